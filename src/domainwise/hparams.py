@@ -1,0 +1,143 @@
+"""Hyperparameters: a frozen dataclass a method, with the range that a search draws each from beside its default."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from domainwise.errors import DomainwiseError, unknown
+
+
+class Distribution(Protocol):
+    """What a search draws a value from."""
+
+    def draw(self, random: np.random.RandomState) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """U(low, high)."""
+
+    low: float
+    high: float
+
+    def draw(self, random: np.random.RandomState) -> float:
+        return float(random.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True)
+class Power:
+    """base ** U(low, high), cut down to a whole number where `whole`."""
+
+    base: float
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, random: np.random.RandomState) -> float:
+        value = float(self.base ** random.uniform(self.low, self.high))
+        return int(value) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the options, all alike."""
+
+    options: tuple[Any, ...]
+
+    def draw(self, random: np.random.RandomState) -> Any:
+        return self.options[random.choice(len(self.options))]
+
+
+def searched(default: Any, distribution: Distribution) -> Any:
+    """A dataclass field with its default and the distribution that a search draws it from."""
+    return dataclasses.field(default=default, metadata={"search": distribution})
+
+
+@dataclass(frozen=True)
+class Hparams:
+    """What every method has. A method adds its own fields in a frozen subclass.
+
+    `VARIANTS` names settings that go together: choosing `variant` sets them, and any given by itself wins.
+    """
+
+    VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    lr: float = searched(5e-5, Power(10, -5, -3.5))
+    weight_decay: float = searched(0.0, Power(10, -6, -2))
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """The hyperparameters with `given` values, those of their variant, and defaults for the rest."""
+        hints = get_type_hints(cls)
+        names = cls.names()
+        for name in given:
+            if name not in names:
+                raise unknown("hyperparameter", name, names)
+        values = {name: _checked(name, value, hints[name]) for name, value in given.items()}
+        if "variant" in names:
+            variant = values.get("variant", names["variant"].default)
+            values = {**cls.VARIANTS.get(variant, {}), **values}
+        return cls(**values)
+
+    @classmethod
+    def names(cls) -> dict[str, dataclasses.Field[Any]]:
+        return {field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def parse(cls, text: Mapping[str, str]) -> dict[str, Any]:
+        """Values from the words of a command line, each read as its field's type."""
+        hints, names = get_type_hints(cls), cls.names()
+        for name in text:
+            if name not in names:
+                raise unknown("hyperparameter", name, names)
+        return {name: _parsed(name, word, hints[name]) for name, word in text.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    for kind in _alternatives(hint):
+        if get_origin(kind) is Literal:
+            if value in get_args(kind):
+                return value
+        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        elif isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+            return value
+    raise DomainwiseError(f"hyperparameter {name} must be {_described(hint)}, not {value!r}")
+
+
+def _parsed(name: str, word: str, hint: Any) -> Any:
+    for kind in _alternatives(hint):
+        if get_origin(kind) is Literal and word in get_args(kind):
+            return word
+        if kind is type(None) and word.lower() == "none":
+            return None
+        if kind is bool and word.lower() in ("true", "false"):
+            return word.lower() == "true"
+        if kind in (int, float):
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+        if kind is str:
+            return word
+    raise DomainwiseError(f"hyperparameter {name} must be {_described(hint)}, not {word!r}")
+
+
+def _described(hint: Any) -> str:
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a word", type(None): "none"}
+    parts = [
+        ", ".join(map(repr, get_args(kind))) if get_origin(kind) is Literal else words.get(kind, str(kind))
+        for kind in _alternatives(hint)
+    ]
+    return " or ".join(parts)

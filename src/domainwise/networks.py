@@ -1,0 +1,96 @@
+"""Networks: a featurizer and a classifier, with the normalization of images as the featurizer's first layer."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalize(nn.Module):
+    """Images in [0, 1] to what the layers behind expect. Without parameters or saved state."""
+
+    mean: Tensor | float
+    std: Tensor | float
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(set(mean)) == len(set(std)) == 1:
+            # Plain numbers are several times faster than a broadcast along channels.
+            self.mean, self.std = mean[0], std[0]
+        else:
+            self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1), persistent=False)
+            self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Network(nn.Module):
+    """`classifier(featurizer(x))`: images in [0, 1], (b, *input_shape), to logits, (b, num_classes).
+
+    Args:
+        featurizer: images to features, (b, num_features); its first layer normalizes, its last drops out.
+        classifier: features to logits.
+    """
+
+    def __init__(
+        self, featurizer: nn.Module, classifier: nn.Module, *, input_shape: Sequence[int], num_features: int
+    ) -> None:
+        super().__init__()
+        self.featurizer = featurizer
+        self.classifier = classifier
+        self.input_shape = tuple(input_shape)
+        self.num_features = num_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.featurizer(x))
+        return logits
+
+
+def small_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """Three strided convolutions, no normalization layers: what the embedded data is small enough for."""
+    channels, height, width = input_shape
+    sizes = (channels, 16, 32, 64)
+    layers: list[nn.Module] = [Normalize([0.5] * channels, [0.5] * channels)]
+    for inside, outside in pairwise(sizes):
+        layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.ReLU()]
+    num_features = sizes[-1] * math.ceil(height / 8) * math.ceil(width / 8)
+    return _network([*layers, nn.Flatten()], input_shape, num_features, num_classes, dropout)
+
+
+def mnist_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """The four convolutions that the field trains on Colored and Rotated MNIST."""
+    layers: list[nn.Module] = []
+    inside = input_shape[0]
+    for outside, stride in ((64, 1), (128, 2), (128, 1), (128, 1)):
+        layers += [nn.Conv2d(inside, outside, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, outside)]
+        inside = outside
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return _network(layers, input_shape, 128, num_classes, dropout)
+
+
+def mlp(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """Two hidden layers of 256, for inputs of any shape."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inside in (math.prod(input_shape), 256):
+        layers += [nn.Linear(inside, 256), nn.ReLU()]
+    return _network(layers, input_shape, 256, num_classes, dropout)
+
+
+NetworkBuilder = Callable[[Sequence[int], int, float], Network]
+
+NETWORKS: Mapping[str, NetworkBuilder] = {
+    "small_cnn": small_cnn,
+    "mnist_cnn": mnist_cnn,
+    "mlp": mlp,
+}
+
+
+def _network(
+    layers: list[nn.Module], input_shape: Sequence[int], num_features: int, num_classes: int, dropout: float
+) -> Network:
+    featurizer = nn.Sequential(*layers, nn.Dropout(dropout))
+    classifier = nn.Linear(num_features, num_classes)
+    return Network(featurizer, classifier, input_shape=input_shape, num_features=num_features)
