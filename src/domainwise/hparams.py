@@ -24,6 +24,9 @@ class Uniform:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"U({self.low:g}, {self.high:g})"
+
     def draw(self, random: np.random.RandomState) -> float:
         return float(random.uniform(self.low, self.high))
 
@@ -37,6 +40,10 @@ class Power:
     high: float
     whole: bool = False
 
+    def __str__(self) -> str:
+        power = f"{self.base:g}^U({self.low:g}, {self.high:g})"
+        return f"int {power}" if self.whole else power
+
     def draw(self, random: np.random.RandomState) -> float:
         value = float(self.base ** random.uniform(self.low, self.high))
         return int(value) if self.whole else value
@@ -47,6 +54,9 @@ class Choice:
     """One of the options, all alike."""
 
     options: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.options))
 
     def draw(self, random: np.random.RandomState) -> Any:
         return self.options[random.choice(len(self.options))]

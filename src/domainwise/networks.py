@@ -50,10 +50,10 @@ class Network(nn.Module):
 
 
 def small_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
-    """Three strided convolutions, no normalization layers: what the embedded data is small enough for."""
+    """Three strided convolutions and nothing that normalizes, of images or layers: enough for the embedded data."""
     channels, height, width = input_shape
     sizes = (channels, 16, 32, 64)
-    layers: list[nn.Module] = [Normalize([0.5] * channels, [0.5] * channels)]
+    layers: list[nn.Module] = []
     for inside, outside in pairwise(sizes):
         layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.ReLU()]
     num_features = sizes[-1] * math.ceil(height / 8) * math.ceil(width / 8)

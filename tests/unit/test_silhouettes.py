@@ -26,7 +26,8 @@ def pixels(domain: Domain) -> NDArray[np.float64]:
 
 
 def same(first: Domain, second: Domain) -> bool:
-    assert first.masks is not None and second.masks is not None
+    assert first.masks is not None
+    assert second.masks is not None
     return (
         torch.equal(first.images, second.images)
         and torch.equal(first.labels, second.labels)
@@ -67,7 +68,8 @@ def test_other_seed_draws_other_patterns() -> None:
 def test_training_domains_hold_other_animals_under_other_patterns() -> None:
     dataset = silhouettes(0, noise=0, **SMALL)
     first, second = named(dataset, "style_0"), named(dataset, "style_1")
-    assert first.masks is not None and second.masks is not None
+    assert first.masks is not None
+    assert second.masks is not None
     assert not torch.equal(first.masks, second.masks)
     assert np.linalg.norm(style(first) - style(second)) > 1
 
@@ -118,7 +120,8 @@ def test_test_images_differ_by_one_of_four_patterns_of_the_norm_asked_for() -> N
 def test_test_domains_are_paired() -> None:
     dataset = silhouettes(0, **SMALL)
     start, end = named(dataset, "shift_0"), named(dataset, "shift_16")
-    assert start.masks is not None and end.masks is not None
+    assert start.masks is not None
+    assert end.masks is not None
     assert torch.equal(start.labels, end.labels)
     assert torch.equal(start.masks, end.masks)
     assert not torch.equal(start.images, end.images)

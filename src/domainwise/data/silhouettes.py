@@ -49,8 +49,8 @@ def silhouettes(
         test_count: images in each test domain.
         style_norm: l2 norm over (C, H, W) of the training patterns at 32 pixels, with pixels in [0, 1]. It grows in
             proportion to `image_size`, which keeps the look of the image.
-        shifts: norms of the test patterns, a domain each, on the same scale as `style_norm`. They are the pattern's own,
-            before the image is clipped to [0, 1], which takes about 2 % of the values at 8 and 12 % at 16.
+        shifts: norms of the test patterns, a domain each, on the same scale as `style_norm`. They are the
+            pattern's own, before the image is clipped to [0, 1]: about 2 % of its values at 8 and 12 % at 16.
         noise: standard deviation of the noise on each pixel.
     """
     check_sizes(seed, image_size, train_count, test_count, noise)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from domainwise.data.animals import ANIMALS, Floats, draw_animals, random_poses
+from domainwise.data.animals import ANIMALS, draw_animals, random_poses
 from domainwise.data.dataset import Dataset, Domain, Role
 from domainwise.data.grounds import desert, grass, vary
 from domainwise.data.silhouettes import SILHOUETTE_DEFAULTS, add_noise, as_domain, check_sizes, streams

@@ -1,0 +1,143 @@
+"""`domainwise train`: one run, or the rest of one that was stopped."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from domainwise import runs
+from domainwise.cli.interrupt import interruptible
+from domainwise.cli.words import literals, pairs
+from domainwise.runs import RunConfig
+from domainwise.runs.device import keep_freed_memory
+from domainwise.runs.store import Record
+
+EXAMPLES = """
+Examples:
+
+domainwise train --dataset silhouettes --algorithm mat
+
+domainwise train --algorithm ldat -H epsilon=1 -H rank=5 --trial-seed 3 --output runs/ldat-1
+
+domainwise train --algorithm mat -H variant=released --dataset-option image_size=48
+
+domainwise train --dataset silhouettes_spurious --algorithm erm --evaluate all
+
+domainwise train --algorithm my_package.my_module:MyMethod
+"""
+
+
+def train(
+    dataset: Annotated[
+        str, typer.Option(help="From `domainwise datasets`, or package.module:function.")
+    ] = "silhouettes",
+    algorithm: Annotated[str, typer.Option(help="From `domainwise algorithms`, or package.module:Class.")] = "mat",
+    network: Annotated[str | None, typer.Option(help="small_cnn, mnist_cnn, mlp, or package.module:function.")] = None,
+    hparam: Annotated[
+        list[str] | None, typer.Option("--hparam", "-H", help="A hyperparameter, name=value. Repeatable.")
+    ] = None,
+    dataset_option: Annotated[
+        list[str] | None, typer.Option(help="An option of the dataset, name=value. Repeatable.")
+    ] = None,
+    train_domain: Annotated[list[str] | None, typer.Option(help="Train on this domain only. Repeatable.")] = None,
+    test_domain: Annotated[
+        list[str] | None, typer.Option(help="Leave this domain out, test on it. Repeatable.")
+    ] = None,
+    trial_seed: Annotated[int, typer.Option(help="Draws splits, and the embedded data.")] = 0,
+    hparams_seed: Annotated[int, typer.Option(help="Which draw of a search the hyperparameters are; recorded.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Updates to make.  [default: what suits the dataset]")] = None,
+    record_every: Annotated[int | None, typer.Option(help="Steps between records.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a domain and step.")] = None,
+    dropout: Annotated[float, typer.Option(help="Before the classifier.")] = 0.0,
+    evaluate: Annotated[str, typer.Option(help="`selection`: what model selection needs; `all`.")] = "selection",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    threads: Annotated[int | None, typer.Option(help="Threads of the CPU.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The folder.  [default: under runs]")] = None,
+) -> None:
+    """Train one classifier into a run folder. Stopped or killed, the same command goes on where it was."""
+    config = RunConfig.of(
+        dataset=dataset,
+        algorithm=algorithm,
+        network=network,
+        dataset_options=literals(dataset_option or [], "--dataset-option"),
+        train_domains=tuple(train_domain or ()),
+        test_domains=tuple(test_domain or ()),
+        trial_seed=trial_seed,
+        hparams_seed=hparams_seed,
+        steps=steps,
+        record_every=record_every,
+        batch_size=batch_size,
+        dropout=dropout,
+        evaluate=evaluate,
+        device=device,
+        precision=precision,
+        threads=threads,
+        output=output,
+    )
+    words = pairs(hparam or [], "--hparam")
+    config = replace(config, hparams=config.algorithm_class().Hparams.parse(words))
+    keep_freed_memory()
+    console = Console()
+    with interruptible() as is_interrupted, _Line(console) as line:
+        result = runs.train(
+            config, on_start=line.on_start, on_step=line.on_step, on_record=line.on_record, should_stop=is_interrupted
+        )
+    if not line.records:
+        for record in result.records[-1:]:
+            console.print(_record_line(record), highlight=False)
+    console.print(f"[bold]done[/bold]: {result.folder}", highlight=False, soft_wrap=True)
+
+
+class _Line:
+    """The progress line (step, loss, images a second, time left), and a line a record above it."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:.0f} images/s"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+        self.records = 0
+
+    def __enter__(self) -> "_Line":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.progress.stop()
+
+    def on_start(self, config: RunConfig, step: int) -> None:
+        assert config.batch_size is not None
+        self.images = config.batch_size * len(config.train_domains)
+        self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
+        self.progress.console.print(f"[bold]{config.algorithm_name}[/bold] into {config.folder()}", highlight=False)
+        self.since = time.perf_counter()
+
+    def on_step(self, step: int, loss: float) -> None:
+        now = time.perf_counter()
+        speed = self.images / max(now - self.since, 1e-9)
+        self.since = now
+        self.progress.update(self.task, completed=step, loss=loss, speed=speed)
+
+    def on_record(self, record: Record) -> None:
+        self.records += 1
+        self.progress.console.print(_record_line(record), highlight=False)
+
+
+def _record_line(record: Record) -> str:
+    accuracy = record["accuracy"]
+    holdout = [accuracy[name]["holdout"] for name in record["train_domains"] if "holdout" in accuracy[name]]
+    parts = [f"step {record['step']:>5}", f"loss {record['loss']:.4f}"]
+    if holdout:
+        parts.append(f"holdout {sum(holdout) / len(holdout):.3f}")
+    tested = [*record["validation_domains"], *record["test_domains"]]
+    parts += [f"{name} {accuracy[name]['main']:.3f}" for name in tested]
+    return "  ".join(parts)

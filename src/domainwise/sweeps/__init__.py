@@ -1,0 +1,1 @@
+"""Many runs: where and how they are carried out."""

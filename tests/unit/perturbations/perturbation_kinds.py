@@ -1,0 +1,74 @@
+"""Every kind of perturbation by name, and the losses and measures that their tests share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.perturbations import (
+    LowRankPerturbation,
+    MultiplePerturbation,
+    Perturbation,
+    SampleWisePerturbation,
+    UniversalPerturbation,
+)
+
+SHAPE = (2, 5, 4)
+
+SAMPLE_WISE = {
+    f"sample-wise {start} over {over}": (SampleWisePerturbation, {"start": start, "over": over})
+    for start in ("zero", "random", "cube")
+    for over in ("sample", "domain")
+}
+MIXED_BY_SAMPLE = {
+    f"multiple by sample, {unit}": (MultiplePerturbation, {"weights": "sample", "normalized_over": unit})
+    for unit in ("perturbation", "stack")
+}
+ONE_PASS = {
+    "universal": (UniversalPerturbation, {}),
+    "universal unprojected": (UniversalPerturbation, {"start": "unprojected"}),
+    "multiple by domain, perturbation": (MultiplePerturbation, {"normalized_over": "perturbation"}),
+    "multiple by domain, stack": (MultiplePerturbation, {"normalized_over": "stack"}),
+    "multiple unprojected": (MultiplePerturbation, {"start": "unprojected"}),
+    "low-rank": (LowRankPerturbation, {}),
+}
+KEPT = ONE_PASS | MIXED_BY_SAMPLE
+KINDS: dict[str, tuple[type[Perturbation], dict[str, Any]]] = SAMPLE_WISE | KEPT
+UNPROJECTED = [kind for kind in KINDS if "unprojected" in kind]
+WITHOUT_DRAWS = [kind for kind in KINDS if "random" not in kind and "cube" not in kind]
+
+
+def build(kind: str, *, seed: int = 0, count: int = 2, rank: int = 2, double: bool = False, **settings: Any) -> Any:
+    """A perturbation of the kind, all its draws from a generator of its own."""
+    of_kind, options = KINDS[kind]
+    sizes = {MultiplePerturbation: {"count": count}, LowRankPerturbation: {"rank": rank}}.get(of_kind, {})
+    generator = torch.Generator().manual_seed(seed)
+    settings = {"shape": SHAPE, "epsilon": 0.5, "step_size": 0.1} | sizes | options | settings
+    perturbation = of_kind(generator=generator, **settings)
+    return perturbation.double() if double else perturbation
+
+
+def linear_loss(slopes: Tensor) -> Callable[[Tensor], Tensor]:
+    """A loss whose gradient at a sample is that sample's slopes, wherever it is taken."""
+    return lambda x: (x * slopes).flatten(1).sum(1)
+
+
+def wavy_loss(slopes: Tensor) -> Callable[[Tensor], Tensor]:
+    """A loss whose gradient is another one at every point and for every sample."""
+    return lambda x: (x * slopes + torch.sin(3 * x + slopes) / 2).flatten(1).sum(1)
+
+
+def length(points: Tensor, norm: str, batch_dims: int) -> Tensor:
+    flat = points.detach().double().flatten(batch_dims)
+    return flat.square().sum(-1).sqrt() if norm == "l2" else flat.abs().amax(-1)
+
+
+def state_of(perturbation: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in perturbation.named_parameters()}
+
+
+def pass_once(perturbation: Perturbation, x: Tensor, domain: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+    """One step of the one-pass use."""
+    loss(perturbation(x, domain)).mean().backward()
+    perturbation.ascend_()

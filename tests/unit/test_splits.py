@@ -1,0 +1,123 @@
+"""Splits as the benchmark makes them, and the part that each domain plays."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from domainwise.data.dataset import Dataset, Domain
+from domainwise.data.splits import Roles, roles, split
+from domainwise.errors import DomainwiseError
+from domainwise.seeds import seed_hash
+
+
+def domain(name: str, role: str | None = None) -> Domain:
+    return Domain(name, torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), role=role)
+
+
+def open_dataset() -> Dataset:
+    names = ("art", "cartoon", "photo", "sketch")
+    return Dataset("pictures", classes=("cat", "dog"), domains=tuple(domain(name) for name in names))
+
+
+def fixed_dataset() -> Dataset:
+    domains = (
+        domain("one", "train"),
+        domain("two", "train"),
+        domain("three", "validation"),
+        domain("four", "test"),
+        domain("five", "test"),
+    )
+    return Dataset("numbered", classes=("cat", "dog"), domains=domains)
+
+
+def md5_number(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode()).digest(), "big") % 2**31
+
+
+def test_seed_hash_is_the_md5_of_the_tuple_as_text() -> None:
+    assert seed_hash(0, 1) == md5_number("(0, 1)")
+    assert seed_hash(7) == md5_number("(7,)")
+    assert seed_hash("PACS", "ERM", [0, 2], 3, 4) == md5_number("('PACS', 'ERM', [0, 2], 3, 4)")
+    assert seed_hash(seed_hash(3, 4), "lr") == md5_number(f"({md5_number('(3, 4)')}, 'lr')")
+
+
+# From `printf '(0, 0)' | md5sum`, the last eight hexadecimal digits without their highest bit.
+@pytest.mark.parametrize(("parts", "expected"), [((0, 0), ZERO_ZERO), ((0, 1), ZERO_ONE), ((2, 3), TWO_THREE)])
+def test_seed_hash_of_a_few_parts(parts: tuple[int, int], expected: int) -> None:
+    assert seed_hash(*parts) == expected
+
+
+@pytest.mark.parametrize("trial_seed", [0, 1, 2])
+@pytest.mark.parametrize("domain_index", [0, 3])
+@pytest.mark.parametrize(("count", "fraction"), [(10, 0.2), (103, 0.2), (57, 0.1)])
+def test_split_is_a_shuffle_cut_at_the_fraction(
+    count: int, fraction: float, domain_index: int, trial_seed: int
+) -> None:
+    keys = list(range(count))
+    np.random.RandomState(md5_number(f"({trial_seed}, {domain_index})")).shuffle(keys)
+    cut = int(fraction * count)
+    made = split(count, trial_seed, domain_index, fraction)
+    assert made.holdout.tolist() == keys[:cut]
+    assert made.main.tolist() == keys[cut:]
+
+
+@pytest.mark.parametrize(("count", "fraction"), [(1, 0.2), (4, 0.2), (5, 0.2), (1000, 0.2), (9, 0.0), (9, 0.5)])
+def test_main_and_holdout_partition_the_domain(count: int, fraction: float) -> None:
+    made = split(count, 0, 0, fraction)
+    assert sorted(made.main.tolist() + made.holdout.tolist()) == list(range(count))
+    assert len(made.holdout) == int(fraction * count)
+    assert made.main.dtype == made.holdout.dtype == torch.int64
+
+
+def test_trials_and_domains_have_splits_of_their_own() -> None:
+    holdouts = {tuple(split(100, trial, e, 0.2).holdout.tolist()) for trial in range(3) for e in range(3)}
+    assert len(holdouts) == 9
+
+
+def test_splitting_leaves_global_random_state_alone() -> None:
+    np.random.seed(0)
+    expected = np.random.RandomState(0).uniform(size=3)
+    split(100, 5, 1, 0.2)
+    np.testing.assert_array_equal(np.random.uniform(size=3), expected)
+
+
+def test_left_out_domains_test_and_the_rest_train() -> None:
+    assert roles(open_dataset(), test_domains=["photo"]) == Roles(("art", "cartoon", "sketch"), (), ("photo",))
+    both = roles(open_dataset(), test_domains=["sketch", "art"])
+    assert both == Roles(("cartoon", "photo"), (), ("sketch", "art"))
+
+
+def test_a_single_source_trains_alone() -> None:
+    given = roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
+    assert given == Roles(("art",), (), ("photo", "sketch"))
+
+
+def test_a_dataset_can_fix_the_roles() -> None:
+    assert roles(fixed_dataset()) == Roles(("one", "two"), ("three",), ("four", "five"))
+
+
+def test_domains_of_a_fixed_role_can_be_left_out() -> None:
+    assert roles(fixed_dataset(), train_domains=["two"]) == Roles(("two",), ("three",), ("four", "five"))
+    assert roles(fixed_dataset(), test_domains=["five"]) == Roles(("one", "two"), ("three",), ("five",))
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (open_dataset, {"test_domains": ["scetch"]}, "unknown domain of pictures 'scetch'; did you mean 'sketch'?"),
+        (open_dataset, {"train_domains": ["arts"], "test_domains": ["photo"]}, "did you mean 'art'?"),
+        (open_dataset, {}, "say which domains of pictures to test on: art, cartoon, photo, sketch"),
+        (open_dataset, {"train_domains": ["art"]}, "say which domains of pictures to test on"),
+        (open_dataset, {"train_domains": ["art"], "test_domains": ["art"]}, "'art' cannot both train and test"),
+        (open_dataset, {"test_domains": ["art", "cartoon", "photo", "sketch"]}, "none is left to train on"),
+        (fixed_dataset, {"test_domains": ["one"]}, "fixes domain 'one' for train, not test"),
+        (fixed_dataset, {"train_domains": ["three"]}, "fixes domain 'three' for validation, not train"),
+        (fixed_dataset, {"train_domains": ["six"]}, "unknown domain of numbered 'six'"),
+    ],
+)
+def test_what_cannot_be_is_said_clearly(make, given: dict[str, list[str]], said: str) -> None:
+    with pytest.raises(DomainwiseError) as caught:
+        roles(make(), **given)
+    assert said in str(caught.value)

@@ -1,0 +1,197 @@
+"""AT: a perturbation a sample, made anew each update; every variant against a plain loop over domains and samples."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.algorithms import AT
+
+EPSILON, STEP_SIZE, LR, WEIGHT_DECAY = 0.5, 0.3, 0.01, 0.1
+MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64).reshape(3, 1, 1)
+STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64).reshape(3, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def linear_network() -> nn.Sequential:
+    """Steep enough for losses on both sides of 2."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    network[1].weight.data *= 8
+    return network
+
+
+def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Batches of five and two images: a row of pixels at 0, one at 1, two well inside."""
+    random = torch.Generator().manual_seed(seed)
+    batches = []
+    for count in (5, 2):
+        x = 0.2 + 0.6 * torch.rand(count, 3, 4, 4, generator=random)
+        x[:, :, 0], x[:, :, 1] = 0, 1
+        batches.append((x, torch.randint(3, (count,), generator=random)))
+    return batches
+
+
+def fresh(**given) -> AT:
+    return AT(
+        linear_network(),
+        num_domains=2,
+        input_shape=(3, 4, 4),
+        generator=torch.Generator().manual_seed(2),
+        epsilon=EPSILON,
+        step_size=STEP_SIZE,
+        lr=LR,
+        weight_decay=WEIGHT_DECAY,
+        **given,
+    )
+
+
+def in_ball(count: int, draws: torch.Generator) -> Tensor:
+    """Uniform in the ball: a Gaussian's direction, at a radius whose power of the dimension is uniform."""
+    gaussian = torch.randn(count, 3, 4, 4, generator=draws)
+    volume = torch.rand(count, 1, 1, 1, generator=draws)
+    return torch.stack([volume[i] ** (1 / 48) * EPSILON * gaussian[i] / gaussian[i].norm() for i in range(count)])
+
+
+def attack_a_sample(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int, raw: bool) -> Tensor:
+    """Projected ascent in pixels, on each image of one domain by itself."""
+    adversarial = []
+    for i in range(len(x)):
+        image = (x[i] + delta[i]).clamp(0, 1)
+        for _ in range(steps):
+            point = image.clone().requires_grad_()
+            # The domain's mean: a sample has its share of it.
+            loss = F.cross_entropy(network(point[None]), y[i : i + 1]) / len(x)
+            gradient = torch.autograd.grad(loss, point)[0]
+            offset = image - x[i] + STEP_SIZE * (gradient if raw else gradient / gradient.norm())
+            offset = offset * min(1, EPSILON / offset.norm().item())
+            image = (x[i] + offset).clamp(0, 1)
+        adversarial.append(image)
+    return torch.stack(adversarial)
+
+
+def attack_a_domain(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int) -> Tensor:
+    """The released attack: in normalized space, the domain's whole batch as one vector."""
+    z = (x - MEAN) / STD
+    low, high = -MEAN / STD, (1 - MEAN) / STD
+    for _ in range(steps):
+        point = delta.clone().requires_grad_()
+        gradient = torch.autograd.grad(F.cross_entropy(network((z + point) * STD + MEAN), y), point)[0]
+        delta = delta + STEP_SIZE * gradient / gradient.norm()
+        delta = delta * min(1, EPSILON / delta.norm().item())
+        delta = torch.minimum(torch.maximum(z + delta, low), high) - z
+    return (z + delta) * STD + MEAN
+
+
+def train_on(network, optimizer, adversarial, batches, *, by_domain: bool, clean_weight: float) -> Tensor:
+    """One step on the domains given; the loss of each sample."""
+    each = []
+    for x_adv, (x, y) in zip(adversarial, batches, strict=True):
+        on_adversarial = F.cross_entropy(network(x_adv), y, reduction="none")
+        on_clean = F.cross_entropy(network(x), y, reduction="none")
+        each.append((on_adversarial + clean_weight * on_clean) / (1 + clean_weight))
+    optimizer.zero_grad()
+    (sum(losses.mean() for losses in each) if by_domain else torch.cat(each).mean()).backward()
+    optimizer.step()
+    return torch.cat(each).detach()
+
+
+def assert_same_model(algorithm: AT, network: nn.Module, optimizer: torch.optim.Adam) -> None:
+    for ours, expected in zip(algorithm.network.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected)
+        moments, expected_moments = algorithm.optimizer.state[ours], optimizer.state[expected]
+        torch.testing.assert_close(moments["exp_avg"], expected_moments["exp_avg"])
+        assert moments["step"] == expected_moments["step"]
+
+
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+@pytest.mark.parametrize("start", ["zero", "random"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_standard_updates_follow_the_textbook(steps: int, start: str, clean_weight: float) -> None:
+    algorithm = fresh(steps=steps, start=start, clean_weight=clean_weight)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    draws = torch.Generator().manual_seed(2)
+    for seed in range(3):
+        batches = two_domains(seed)
+        returned = algorithm.update(batches)
+        starts = (torch.zeros(7, 3, 4, 4) if start == "zero" else in_ball(7, draws)).split((5, 2))
+        adversarial = [
+            attack_a_sample(network, x, y, delta, steps=steps, raw=False)
+            for (x, y), delta in zip(batches, starts, strict=True)
+        ]
+        each = train_on(network, optimizer, adversarial, batches, by_domain=False, clean_weight=clean_weight)
+        assert returned == {"loss": pytest.approx(each.mean().item(), rel=1e-9)}
+        assert_same_model(algorithm, network, optimizer)
+
+
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+def test_paper_updates_follow_the_textbook(clean_weight: float) -> None:
+    algorithm = fresh(variant="paper", clean_weight=clean_weight)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    draws = torch.Generator().manual_seed(2)
+    for seed in range(3):
+        batches = two_domains(seed)
+        returned = algorithm.update(batches)
+        losses = []
+        for x, y in batches:
+            x_adv = attack_a_sample(network, x, y, in_ball(len(x), draws), steps=1, raw=True)
+            losses.append(train_on(network, optimizer, [x_adv], [(x, y)], by_domain=False, clean_weight=clean_weight))
+        assert returned == {"loss": pytest.approx(torch.cat(losses).mean().item(), rel=1e-9)}
+        assert_same_model(algorithm, network, optimizer)
+
+
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+def test_released_updates_follow_the_textbook(clean_weight: float) -> None:
+    algorithm = fresh(variant="released", clean_weight=clean_weight)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    draws = torch.Generator().manual_seed(2)
+    for seed in range(3):
+        batches = two_domains(seed)
+        returned = algorithm.update(batches)
+        starts = (EPSILON * (2 * torch.rand(7, 3, 4, 4, generator=draws) - 1)).split((5, 2))
+        adversarial = [
+            attack_a_domain(network, x, y, delta, steps=10) for (x, y), delta in zip(batches, starts, strict=True)
+        ]
+        each = train_on(network, optimizer, adversarial, batches, by_domain=True, clean_weight=clean_weight)
+        assert returned == {"loss": pytest.approx(each.mean().item(), rel=1e-9)}
+        assert_same_model(algorithm, network, optimizer)
+
+
+def test_one_signed_step_in_linf_is_fgsm() -> None:
+    algorithm = fresh(norm="linf", ascent="sign", start="zero")
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    batches = two_domains()
+    algorithm.update(batches)
+    adversarial = []
+    for x, y in batches:
+        point = x.clone().requires_grad_()
+        gradient = torch.autograd.grad(F.cross_entropy(network(point), y), point)[0]
+        adversarial.append((x + STEP_SIZE * gradient.sign()).clamp(0, 1))
+    train_on(network, optimizer, adversarial, batches, by_domain=False, clean_weight=0.0)
+    assert_same_model(algorithm, network, optimizer)
+
+
+def test_trained_on_images_stay_in_their_balls_and_bounds() -> None:
+    algorithm = fresh(steps=5)
+    seen: list[Tensor] = []
+    algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
+    batches = two_domains()
+    algorithm.update(batches)
+    trained_on = seen[-1]
+    offset = trained_on - torch.cat([x for x, _ in batches])
+    assert trained_on.min() == 0
+    assert trained_on.max() == 1
+    assert (offset.flatten(1).norm(dim=1) <= EPSILON + 1e-12).all()
+    assert (offset.flatten(1).norm(dim=1) > EPSILON / 2).all()

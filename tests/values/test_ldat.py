@@ -1,0 +1,150 @@
+"""LDAT: a low-rank product a domain (Algorithm 2), against a plain loop over domains and channels."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.algorithms import LDAT
+
+RANK, STEP_SIZE, LR, WEIGHT_DECAY = 2, 0.3, 0.01, 0.1
+RELEASED_GAMMA = 0.1
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def linear_network() -> nn.Sequential:
+    """Steep enough for losses on both sides of 2."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    network[1].weight.data *= 8
+    return network
+
+
+def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Batches of five and two images: a row of pixels at 0, one at 1, two well inside."""
+    random = torch.Generator().manual_seed(seed)
+    batches = []
+    for count in (5, 2):
+        x = 0.2 + 0.6 * torch.rand(count, 3, 4, 4, generator=random)
+        x[:, :, 0], x[:, :, 1] = 0, 1
+        batches.append((x, torch.randint(3, (count,), generator=random)))
+    return batches
+
+
+def scaled_product(left: Tensor, right: Tensor, epsilon: float) -> Tensor:
+    """A B in every channel, scaled into the ball by one norm over all channels."""
+    delta = torch.stack([left[channel] @ right[channel] for channel in range(3)])
+    norm = delta.square().sum().sqrt()
+    return delta * (epsilon / norm) if norm > epsilon else delta
+
+
+def perturbed(x: Tensor, left: Tensor, right: Tensor, epsilon: float) -> Tensor:
+    return (x + scaled_product(left, right, epsilon)).clamp(0, 1)
+
+
+def inner_gradients(network, x: Tensor, y: Tensor, factors, epsilon: float, cap: float) -> tuple[Tensor, ...]:
+    left, right = (factor.clone().requires_grad_() for factor in factors)
+    losses = F.cross_entropy(network(perturbed(x, left, right, epsilon)), y, reduction="none").clamp(max=cap)
+    return torch.autograd.grad(losses.mean(), (left, right))
+
+
+def stepped(factors, gradients: tuple[Tensor, ...], variant: str) -> tuple[Tensor, ...]:
+    if variant == "paper":
+        return tuple(factor + STEP_SIZE * g for factor, g in zip(factors, gradients, strict=True))
+    step = STEP_SIZE * RELEASED_GAMMA if variant == "released" else STEP_SIZE
+    return tuple(factor + step * g / g.norm() for factor, g in zip(factors, gradients, strict=True))
+
+
+def textbook_update(network, optimizer, factors, batches, *, variant, schedule, clean_weight, epsilon, cap) -> float:
+    """One update of `factors` (a list over domains) and `network`, in place; the loss of the mean sample."""
+    losses = []
+    for group in ([0], [1]) if variant == "paper" else ([0, 1],):
+        gradients = {e: inner_gradients(network, *batches[e], factors[e], epsilon, cap) for e in group}
+        if schedule == "two_pass":
+            for e in group:
+                factors[e] = stepped(factors[e], gradients[e], variant)
+        each = {}
+        for e in group:
+            x, y = batches[e]
+            adversarial = F.cross_entropy(network(perturbed(x, *factors[e], epsilon)), y, reduction="none")
+            clean = F.cross_entropy(network(x), y, reduction="none")
+            each[e] = (adversarial + clean_weight * clean) / (1 + clean_weight)
+        loss = sum(each[e].mean() for e in group) if variant == "released" else torch.cat(list(each.values())).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if schedule == "simultaneous":
+            for e in group:
+                factors[e] = stepped(factors[e], gradients[e], variant)
+        losses += [each[e].detach() for e in group]
+    return torch.cat(losses).mean().item()
+
+
+# With radius 50 the product is inside the ball and unscaled; with .5 it is outside and scaled down.
+@pytest.mark.parametrize("epsilon", [0.5, 50.0])
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+@pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
+@pytest.mark.parametrize("variant", ["standard", "paper", "released"])
+def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: float, epsilon: float) -> None:
+    # In one pass there is no inner loss of its own that could be capped.
+    given = {"loss_cap": None} if schedule == "simultaneous" else {}
+    algorithm = LDAT(
+        linear_network(),
+        num_domains=2,
+        input_shape=(3, 4, 4),
+        generator=torch.Generator().manual_seed(2),
+        variant=variant,
+        schedule=schedule,
+        clean_weight=clean_weight,
+        rank=RANK,
+        epsilon=epsilon,
+        step_size=STEP_SIZE,
+        lr=LR,
+        weight_decay=WEIGHT_DECAY,
+        **given,
+    )
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    left, right = algorithm.perturbation.left.detach().clone(), algorithm.perturbation.right.detach().clone()
+    factors = [(left[e], right[e]) for e in range(2)]
+    cap = 2.0 if variant == "released" and schedule == "two_pass" else float("inf")
+    for seed in range(3):
+        returned = algorithm.update(two_domains(seed))
+        loss = textbook_update(
+            network,
+            optimizer,
+            factors,
+            two_domains(seed),
+            variant=variant,
+            schedule=schedule,
+            clean_weight=clean_weight,
+            epsilon=epsilon,
+            cap=cap,
+        )
+        assert returned == {"loss": pytest.approx(loss, rel=1e-9)}
+        torch.testing.assert_close(algorithm.perturbation.left.detach(), torch.stack([a for a, _ in factors]))
+        torch.testing.assert_close(algorithm.perturbation.right.detach(), torch.stack([b for _, b in factors]))
+        delta = algorithm.perturbation.delta().detach()
+        torch.testing.assert_close(delta, torch.stack([scaled_product(a, b, epsilon) for a, b in factors]))
+        for ours, expected in zip(algorithm.network.parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(ours, expected)
+            moments, expected_moments = algorithm.optimizer.state[ours], optimizer.state[expected]
+            torch.testing.assert_close(moments["exp_avg"], expected_moments["exp_avg"])
+            assert moments["step"] == expected_moments["step"]
+
+
+def test_every_channel_keeps_its_low_rank() -> None:
+    algorithm = LDAT(linear_network(), num_domains=2, input_shape=(3, 4, 4), rank=RANK, epsilon=0.5, lr=LR)
+    for seed in range(3):
+        algorithm.update(two_domains(seed))
+    singular_values = torch.linalg.svdvals(algorithm.perturbation.delta().detach())
+    assert (singular_values[..., RANK - 1] > 1e-3).all()
+    assert (singular_values[..., RANK:] < 1e-12).all()

@@ -1,0 +1,180 @@
+"""MAT: a convex mix of k perturbations a domain (Algorithm 1), against a plain loop over domains and perturbations."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.algorithms import MAT
+
+COUNT, EPSILON, STEP_SIZE, WEIGHT_STEP_SIZE, LR, WEIGHT_DECAY = 3, 0.5, 0.3, 0.7, 0.01, 0.1
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def linear_network() -> nn.Sequential:
+    """Steep enough for losses on both sides of 2."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    network[1].weight.data *= 8
+    return network
+
+
+def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Batches of five and two images: a row of pixels at 0, one at 1, two well inside."""
+    random = torch.Generator().manual_seed(seed)
+    batches = []
+    for count in (5, 2):
+        x = 0.2 + 0.6 * torch.rand(count, 3, 4, 4, generator=random)
+        x[:, :, 0], x[:, :, 1] = 0, 1
+        batches.append((x, torch.randint(3, (count,), generator=random)))
+    return batches
+
+
+def perturbed(x: Tensor, deltas: Tensor, logits: Tensor) -> Tensor:
+    """`logits` hold one row for the whole batch, or one a sample."""
+    offsets = []
+    for row in logits.expand(len(x), COUNT):
+        alpha = row.exp() / row.exp().sum()
+        offsets.append(sum(alpha[i] * deltas[i] for i in range(COUNT)))
+    return (x + torch.stack(offsets)).clamp(0, 1)
+
+
+def inner_gradients(network, x: Tensor, y: Tensor, deltas: Tensor, logits: Tensor, cap: float) -> tuple[Tensor, ...]:
+    point = deltas.clone().requires_grad_(), logits.clone().requires_grad_()
+    losses = F.cross_entropy(network(perturbed(x, *point)), y, reduction="none").clamp(max=cap)
+    return torch.autograd.grad(losses.mean(), point)
+
+
+def stepped(deltas: Tensor, logits: Tensor, gradients: tuple[Tensor, ...], variant: str) -> tuple[Tensor, Tensor]:
+    moved = []
+    for i in range(COUNT):
+        direction = gradients[0][i]
+        if variant == "standard":
+            direction = direction / direction.norm()
+        elif variant == "released":
+            direction = direction / gradients[0].norm()
+        delta = deltas[i] + STEP_SIZE * direction
+        moved.append(delta * min(1, EPSILON / delta.norm().item()))
+    return torch.stack(moved), logits + WEIGHT_STEP_SIZE * gradients[1]
+
+
+def textbook_update(network, optimizer, deltas, logits, batches, *, variant, schedule, clean_weight, cap) -> float:
+    """One update of `deltas`, `logits` (both a list over domains) and `network`, in place; the mean sample's loss."""
+    losses = []
+    for group in ([0], [1]) if variant == "paper" else ([0, 1],):
+        gradients = {e: inner_gradients(network, *batches[e], deltas[e], logits[e], cap) for e in group}
+        if schedule == "two_pass":
+            for e in group:
+                deltas[e], logits[e] = stepped(deltas[e], logits[e], gradients[e], variant)
+        each = {}
+        for e in group:
+            x, y = batches[e]
+            adversarial = F.cross_entropy(network(perturbed(x, deltas[e], logits[e])), y, reduction="none")
+            clean = F.cross_entropy(network(x), y, reduction="none")
+            each[e] = (adversarial + clean_weight * clean) / (1 + clean_weight)
+        loss = sum(each[e].mean() for e in group) if variant == "released" else torch.cat(list(each.values())).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if schedule == "simultaneous":
+            for e in group:
+                deltas[e], logits[e] = stepped(deltas[e], logits[e], gradients[e], variant)
+        losses += [each[e].detach() for e in group]
+    return torch.cat(losses).mean().item()
+
+
+def fresh(**given) -> MAT:
+    return MAT(
+        linear_network(),
+        num_domains=2,
+        input_shape=(3, 4, 4),
+        generator=torch.Generator().manual_seed(2),
+        count=COUNT,
+        epsilon=EPSILON,
+        step_size=STEP_SIZE,
+        weight_step_size=WEIGHT_STEP_SIZE,
+        lr=LR,
+        weight_decay=WEIGHT_DECAY,
+        **given,
+    )
+
+
+def assert_same_model(algorithm: MAT, network: nn.Module, optimizer: torch.optim.Adam) -> None:
+    for ours, expected in zip(algorithm.network.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected)
+        moments, expected_moments = algorithm.optimizer.state[ours], optimizer.state[expected]
+        torch.testing.assert_close(moments["exp_avg"], expected_moments["exp_avg"])
+        assert moments["step"] == expected_moments["step"]
+
+
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+@pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
+@pytest.mark.parametrize("variant", ["standard", "paper", "released"])
+def test_updates_with_weights_a_domain_follow_the_textbook(variant: str, schedule: str, clean_weight: float) -> None:
+    # In one pass there is no inner loss of its own that could be capped.
+    given = {"loss_cap": None} if schedule == "simultaneous" else {}
+    algorithm = fresh(variant=variant, weights="domain", schedule=schedule, clean_weight=clean_weight, **given)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    deltas = list(algorithm.perturbation.deltas.detach().clone())
+    logits = list(algorithm.perturbation.logits.detach().clone())
+    cap = 2.0 if variant == "released" and schedule == "two_pass" else float("inf")
+    for seed in range(3):
+        returned = algorithm.update(two_domains(seed))
+        loss = textbook_update(
+            network,
+            optimizer,
+            deltas,
+            logits,
+            two_domains(seed),
+            variant=variant,
+            schedule=schedule,
+            clean_weight=clean_weight,
+            cap=cap,
+        )
+        assert returned == {"loss": pytest.approx(loss, rel=1e-9)}
+        torch.testing.assert_close(algorithm.perturbation.deltas.detach(), torch.stack(deltas))
+        torch.testing.assert_close(algorithm.perturbation.logits.detach(), torch.stack(logits))
+        torch.testing.assert_close(algorithm.perturbation.mixing_weights().sum(1), torch.ones(2))
+        assert_same_model(algorithm, network, optimizer)
+
+
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+@pytest.mark.parametrize("variant", ["standard", "paper", "released"])
+def test_updates_with_weights_a_sample_follow_the_textbook(variant: str, clean_weight: float) -> None:
+    algorithm = fresh(variant=variant, weights="sample", clean_weight=clean_weight)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    deltas = list(algorithm.perturbation.deltas.detach().clone())
+    draws = torch.Generator()
+    draws.set_state(algorithm.generator.get_state())
+    for seed in range(3):
+        returned = algorithm.update(two_domains(seed))
+        # A row of logits a sample, in the order of the samples.
+        if variant == "paper":
+            logits = [torch.randn(count, COUNT, generator=draws) for count in (5, 2)]
+        else:
+            logits = list(torch.randn(7, COUNT, generator=draws).split((5, 2)))
+        loss = textbook_update(
+            network,
+            optimizer,
+            deltas,
+            logits,
+            two_domains(seed),
+            variant=variant,
+            schedule="two_pass",
+            clean_weight=clean_weight,
+            cap=2.0 if variant == "released" else float("inf"),
+        )
+        assert returned == {"loss": pytest.approx(loss, rel=1e-9)}
+        torch.testing.assert_close(algorithm.perturbation.deltas.detach(), torch.stack(deltas))
+        assert_same_model(algorithm, network, optimizer)
+    assert [name for name, _ in algorithm.perturbation.named_parameters()] == ["deltas"]
