@@ -1,4 +1,4 @@
-"""Networks: a featurizer and a classifier, with the normalization of images as the featurizer's first layer."""
+"""Networks: a featurizer and a classifier. What normalization of images they need is the featurizer's first layer."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Network(nn.Module):
     """`classifier(featurizer(x))`: images in [0, 1], (b, *input_shape), to logits, (b, num_classes).
 
     Args:
-        featurizer: images to features, (b, num_features); its first layer normalizes, its last drops out.
+        featurizer: images to features, (b, num_features); it normalizes first, if at all, and drops out last.
         classifier: features to logits.
     """
 
@@ -73,7 +73,7 @@ def mnist_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0
 
 def mlp(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
     """Two hidden layers of 256, for inputs of any shape."""
-    layers: list[nn.Module] = [nn.Flatten()]
+    layers: list[nn.Module] = [Normalize([0.5], [0.5]), nn.Flatten()]
     for inside in (math.prod(input_shape), 256):
         layers += [nn.Linear(inside, 256), nn.ReLU()]
     return _network(layers, input_shape, 256, num_classes, dropout)

@@ -44,7 +44,7 @@ def test_seed_hash_is_the_md5_of_the_tuple_as_text() -> None:
 
 
 # From `printf '(0, 0)' | md5sum`, the last eight hexadecimal digits without their highest bit.
-@pytest.mark.parametrize(("parts", "expected"), [((0, 0), ZERO_ZERO), ((0, 1), ZERO_ONE), ((2, 3), TWO_THREE)])
+@pytest.mark.parametrize(("parts", "expected"), [((0, 0), 894182419), ((0, 1), 1514274641), ((2, 3), 1709828778)])
 def test_seed_hash_of_a_few_parts(parts: tuple[int, int], expected: int) -> None:
     assert seed_hash(*parts) == expected
 

@@ -265,7 +265,7 @@ def test_inner_loss(name: str, variant: str) -> None:
 
 @pytest.mark.parametrize(("variant", "of_a"), [("standard", "domain"), ("paper", "domain"), ("released", "sample")])
 def test_weights_of_mat(variant: str, of_a: str) -> None:
-    algorithm = build("mat", variant, lr=0.0, step_size=0.0, weight_step_size=0.0)
+    algorithm = build("mat", variant, lr=0.0, step_size=0.0, weight_step_size=0.0, start="projected")
     seen = network_inputs(algorithm)
     x = two_domains()[0][0]
     offsets = []
@@ -293,7 +293,8 @@ def test_weights_of_mat(variant: str, of_a: str) -> None:
 
 
 def test_released_weights_move_by_the_raw_gradient_of_the_domain_mean() -> None:
-    algorithm = build("mat", "released", lr=0.0, step_size=0.0, weight_step_size=2.0, loss_cap=None)
+    still = {"lr": 0.0, "step_size": 0.0, "start": "projected"}
+    algorithm = build("mat", "released", **still, weight_step_size=2.0, loss_cap=None)
     seen = network_inputs(algorithm)
     algorithm.update(two_domains())
     before, after = seen

@@ -41,8 +41,8 @@ class AdversarialHparams(Hparams):
     clean_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.clean_weight < 0:
-            raise ValueError(f"clean_weight must be at least 0, not {self.clean_weight}")
+        if not 0 <= self.clean_weight < float("inf"):
+            raise ValueError(f"clean_weight must be a number of at least 0, not {self.clean_weight}")
 
     def geometry(self) -> dict[str, Any]:
         """The settings that every perturbation takes."""
@@ -101,9 +101,7 @@ def adversarial_update(
         else:
             x_adv = perturbation(x, domain)
         each = _with_clean(model, x_adv, x, y, hparams.clean_weight)
-        counts = torch.zeros(algorithm.num_domains, device=x.device).index_add_(
-            0, domain, torch.ones_like(each.detach())
-        )
+        counts = F.one_hot(domain, algorithm.num_domains).sum(0).to(each.dtype)
         share = counts / len(y) if hparams.objective == "mean" else counts.sign()
         algorithm.descend_((each * (share / counts)[domain]).sum())
         if hparams.schedule == "simultaneous":
@@ -128,8 +126,9 @@ def describe(perturbation: Perturbation, leading: int = 5) -> dict[str, Any]:
 
 def _groups(batches: Batches, num_domains: int, order: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """What one step of the network sees, as (x, y, domain): all domains at once, or each by itself."""
+    everything = joined(batches, num_domains)
     if order == "joint":
-        yield joined(batches, num_domains)
+        yield everything
         return
     for index, (x, y) in enumerate(batches):
         if len(y):

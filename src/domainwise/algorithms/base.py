@@ -52,13 +52,15 @@ class Algorithm(nn.Module, ABC):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Logits (b, num_classes), computed in eval mode."""
-        was_training = self.training
+        # A user may have frozen some layers in eval mode, so each gets back its own.
+        modes = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
             logits: Tensor = self.network(x)
             return logits
         finally:
-            self.train(was_training)
+            for module, was_training in modes:
+                module.training = was_training
 
     def describe(self) -> dict[str, Any]:
         """What a record should say about the method's own state, ready for JSON."""
@@ -81,6 +83,8 @@ def joined(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
     """All domains' images, labels and domain indices as one batch."""
     if len(batches) != num_domains:
         raise ValueError(f"update() needs one (x, y) a domain: {num_domains}, not {len(batches)}")
+    if not any(len(y) for _, y in batches):
+        raise ValueError("update() needs at least one sample")
     x = torch.cat([x for x, _ in batches])
     y = torch.cat([y for _, y in batches])
     sizes = torch.tensor([len(labels) for _, labels in batches])

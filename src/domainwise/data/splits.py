@@ -52,8 +52,9 @@ def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Seq
     if fixed:
         for given, role in ((train_domains, "train"), (test_domains, "test")):
             for name in given:
-                if fixed[name] != role:
-                    raise DomainwiseError(f"dataset {dataset.name} fixes domain {name!r} for {fixed[name]}, not {role}")
+                if fixed.get(name) != role:
+                    part = fixed.get(name, "no part")
+                    raise DomainwiseError(f"dataset {dataset.name} fixes domain {name!r} for {part}, not {role}")
         of = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
         return Roles(tuple(train_domains) or of["train"], of["validation"], tuple(test_domains) or of["test"])
     if not test_domains:

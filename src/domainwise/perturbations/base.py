@@ -139,6 +139,8 @@ class Perturbation(nn.Module, ABC):
         Args:
             loss_fn: from a perturbed batch to the loss of each sample, (b,): give your loss `reduction="none"`.
         """
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, not {steps}")
         domain = self._domain_of_each(x, domain)
         weight = self._weight_of_each(domain)
         x = x.detach()

@@ -29,12 +29,13 @@ from torch import Tensor, nn
 
 from domainwise.perturbations import MultiplePerturbation
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=30)
+repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 
 NORMS = st.sampled_from(["l2", "linf"])
 ASCENTS = st.sampled_from(["normalized", "gradient", "sign"])
 RADII = st.sampled_from([0.0, 1e-3, 0.1, 0.7, 5.0])
 ENDLESS = 1e4
+USES = [(kind, "attack") for kind in KEPT] + [(kind, "one pass") for kind in ONE_PASS]
 FREE = [kind for kind in WITHOUT_DRAWS if kind not in UNPROJECTED]
 
 
@@ -171,7 +172,7 @@ class TestConstraints:
 
     @pytest.mark.parametrize("kind", KINDS)
     @given(case=cases(epsilon=5.0))
-    @repeatable
+    @settings(repeatable, max_examples=10)
     def test_perturbed_batches_are_inside_tensor_bounds(self, kind: str, case: Case) -> None:
         low = torch.tensor([-0.25, 0.0]).reshape(2, 1, 1).to(case.x.dtype)
         high = torch.tensor([1.0, 1.5]).reshape(2, 1, 1).to(case.x.dtype)
@@ -179,6 +180,24 @@ class TestConstraints:
         perturbed = perturbation.attack(case.x, case.domain, wavy_loss(case.slopes), steps=2)
         assert (perturbed >= low).all()
         assert (perturbed <= high).all()
+
+    @pytest.mark.parametrize("start", ["zero", "random", "cube"])
+    @pytest.mark.parametrize("over", ["sample", "domain"])
+    def test_sample_wise_gradients_are_taken_inside_the_bounds(self, start: str, over: str) -> None:
+        perturbation = build(f"sample-wise {start} over {over}", epsilon=9.0, step_size=4.0)
+        x = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
+        seen: list[tuple[float, float]] = []
+
+        def loss(x: Tensor) -> Tensor:
+            seen.append((x.min().item(), x.max().item()))
+            return linear_loss(x.detach() - 0.5)(x)
+
+        perturbation.attack(x, None, loss, steps=3)
+        assert len(seen) == 3
+        if start == "cube":
+            low, high = seen.pop(0)
+            assert low < 0 < 1 < high
+        assert all(low >= -1e-6 and high <= 1 + 1e-6 for low, high in seen)
 
     @given(case=cases(), double=st.booleans())
     @repeatable
@@ -266,13 +285,10 @@ class TestBatches:
         torch.testing.assert_close(permuted, perturbed[order], **case.closeness)
         assert_same_state(one, other, **case.closeness)
 
-    @pytest.mark.parametrize("use", ["attack", "one pass"])
-    @pytest.mark.parametrize("kind", KEPT)
+    @pytest.mark.parametrize(("kind", "use"), USES)
     @given(case=cases(epsilon=0.7), absent=st.integers(0, 4))
     @repeatable
     def test_an_absent_domain_does_not_move(self, kind: str, use: str, case: Case, absent: int) -> None:
-        if use == "one pass" and kind in MIXED_BY_SAMPLE:
-            kind = "universal"
         num_domains = case.settings["num_domains"] + 1
         absent = min(absent, num_domains - 1)
         domain = torch.where(case.domain >= absent, case.domain + 1, case.domain)
@@ -324,6 +340,18 @@ class CountsCallsInPlace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls.add_(1)
+        return x
+
+
+class ChangesItsPart(nn.Module):
+    """Writes to a part's buffer without calling the part, as a memory bank is written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = CountsCallsInPlace()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.part.calls.add_(1)
         return x
 
 
@@ -416,6 +444,13 @@ class TestNetwork:
         assert counter.in_place.item() == 1
         assert counter.replaced.item() == 1
 
+    def test_a_buffer_of_a_part_that_is_never_called_is_restored(self) -> None:
+        model = ChangesItsPart()
+        build("universal").attack(self.x, None, lambda x: model(x).flatten(1).sum(1))
+        assert model.part.calls.item() == 0
+        model(self.x)
+        assert model.part.calls.item() == 1
+
     def test_a_buffer_that_two_modules_share_is_restored(self) -> None:
         calls = torch.zeros(1)
         first, second = CountsCallsInPlace(calls), CountsCallsInPlace(calls)
@@ -458,7 +493,7 @@ class TestNetwork:
 class TestSavedState:
     @pytest.mark.parametrize("kind", KINDS)
     @given(case=cases(), radius=st.sampled_from([0.0, 0.05, 1 / 3, 2.0]))
-    @repeatable
+    @settings(repeatable, max_examples=12)
     def test_a_loaded_perturbation_continues_to_the_bit(self, kind: str, case: Case, radius: float) -> None:
         first = case.build(kind)
         first.attack(case.x, case.domain, wavy_loss(case.slopes))
@@ -626,7 +661,7 @@ class TestSteps:
                 torch.testing.assert_close(after[name][each] - before[name][each], expected, **self.precision(case))
 
     def precision(self, case: Case) -> dict[str, float]:
-        return {"rtol": 0, "atol": 1e-12} if case.double else {"rtol": 1e-5, "atol": 5e-6}
+        return {"rtol": 0, "atol": 1e-6} if case.double else {"rtol": 1e-5, "atol": 5e-6}
 
     @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
     @pytest.mark.parametrize("kind", FREE)
@@ -650,6 +685,15 @@ class TestSteps:
             lengths = [length(move[case.present], perturbation.norm, points) for move in moves.values()]
         for found in lengths:
             torch.testing.assert_close(found, torch.full_like(found, size), rtol=1e-4, atol=5e-5)
+
+    @pytest.mark.parametrize("kind", ["sample-wise zero over sample", "universal"])
+    def test_a_domains_mean_is_as_precise_as_its_losses(self, kind: str) -> None:
+        perturbation = build(kind, double=True, ascent="gradient", step_size=1.0, epsilon=ENDLESS, bounds=None)
+        x = torch.zeros(3, *SHAPE, dtype=torch.float64)
+        start = perturbation.delta().detach() if kind == "universal" else torch.zeros_like(x[:1])
+        step = perturbation.attack(x, None, linear_loss(torch.ones_like(x)))[:1] - start
+        expected = torch.full_like(step, 1.0 if kind == "universal" else 1 / 3)
+        torch.testing.assert_close(step, expected, rtol=0, atol=1e-12)
 
     def test_sign_steps_reach_entries_of_any_size(self) -> None:
         perturbation = build("universal", ascent="sign", step_size=0.25, epsilon=ENDLESS, bounds=None)
@@ -682,17 +726,14 @@ class TestUnusableGradients:
         ),
     )
 
-    @pytest.mark.parametrize("use", ["attack", "one pass"])
-    @pytest.mark.parametrize("kind", KEPT)
+    @pytest.mark.parametrize(("kind", "use"), USES)
     @given(
-        place=places, norm=NORMS, ascent=ASCENTS, bounds=st.sampled_from([None, (0.0, 1.0)]), seed=st.integers(0, 99)
+        place=places, norm=NORMS, ascent=ASCENTS, bounds=st.sampled_from([None, (-9.0, 9.0)]), seed=st.integers(0, 99)
     )
     @repeatable
     def test_its_domain_stays_and_the_other_moves(
         self, kind: str, use: str, place: tuple[float, str], norm: Any, ascent: Any, bounds: Any, seed: int
     ) -> None:
-        if use == "one pass" and kind in MIXED_BY_SAMPLE:
-            kind = "low-rank"
         perturbation = build(kind, num_domains=2, norm=norm, ascent=ascent, bounds=bounds, seed=seed)
         before = state_of(perturbation)
         x = 0.25 + 0.5 * torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,197 @@
+"""What a step costs: seconds and peak memory of each method as ratios to ERM, measured side by side in one process.
+
+Methods take turns, one step each, round after round, and the best of the rounds counts, so that whatever else the
+machine does falls on all of them alike. A forward pass is 1, a full backward 2, a backward to the input alone 1: the
+floor of the exact two-pass schedule is 5/3 of ERM, that of the one-pass schedule 1.
+
+    python benchmarks/step_cost.py
+    python benchmarks/step_cost.py --rounds 20 --image-size 64 --batch-size 16
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.models import resnet18
+
+from domainwise import MultiplePerturbation
+from domainwise.algorithms import ALGORITHMS
+from domainwise.runs.device import keep_freed_memory
+
+DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
+Batches = list[tuple[Tensor, Tensor]]
+Step = Callable[[Batches], object]
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ERM": ("erm", {}),
+    "UAT, two passes": ("uat", {}),
+    "UAT, simultaneous": ("uat", {"schedule": "simultaneous"}),
+    "MAT, two passes": ("mat", {"count": COUNT}),
+    "MAT, simultaneous": ("mat", {"count": COUNT, "schedule": "simultaneous"}),
+    "LDAT, two passes": ("ldat", {"rank": RANK}),
+    "LDAT, simultaneous": ("ldat", {"rank": RANK, "schedule": "simultaneous"}),
+    "AT, one step": ("at", {}),
+}
+TEXTBOOK = "MAT, textbook loop"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--image-size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    batches = make_batches(options.batch_size, options.image_size)
+    steps, states = make_steps(options.image_size)
+    seconds = best_seconds(steps, batches, options.rounds)
+    peaks = {name: states[name] + peak_bytes(step, batches) for name, step in steps.items()}
+    image_bytes = sum(x.nbytes for x, _ in batches)
+    print(
+        f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, k {COUNT}, rank {RANK}, "
+        f"{options.threads} threads, best of {options.rounds}, torch {torch.__version__}\n"
+    )
+    print("| method | ms a step | x ERM | peak MB | over ERM, MB |")
+    print("|---|---:|---:|---:|---:|")
+    for name in steps:
+        ratio, extra = seconds[name] / seconds["ERM"], peaks[name] - peaks["ERM"]
+        print(f"| {name} | {seconds[name] * 1e3:.0f} | {ratio:.2f} | {peaks[name] / 1e6:.0f} | {extra / 1e6:.1f} |")
+    perturbations = DOMAINS * COUNT * batches[0][0][0].nbytes
+    print(
+        f"\nMAT's perturbations are {perturbations / 1e6:.1f} MB, two batches of images {2 * image_bytes / 1e6:.1f} MB."
+    )
+    largest, naive = largest_tensor(image_size=224, batch_size=64)
+    print(f"MAT's attack at 224 px, batch {DOMAINS} x 64: its largest tensor has {largest / 1e6:.0f} MB;")
+    print(f"a (b, k, C, H, W) tensor of one domain would have {naive / 1e6:.0f} MB.")
+
+
+def make_batches(batch_size: int, image_size: int) -> Batches:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.rand(batch_size, 3, image_size, image_size, generator=generator).contiguous(
+                memory_format=torch.channels_last
+            ),
+            torch.randint(CLASSES, (batch_size,), generator=generator),
+        )
+        for _ in range(DOMAINS)
+    ]
+
+
+def make_steps(image_size: int) -> tuple[dict[str, Step], dict[str, int]]:
+    """Each method's step, and the bytes that it keeps between steps: parameters, optimizer and perturbations."""
+    steps: dict[str, Step] = {}
+    states: dict[str, int] = {}
+    for name, (key, hparams) in METHODS.items():
+        torch.manual_seed(0)
+        network = resnet18(num_classes=CLASSES).to(memory_format=torch.channels_last)
+        shape = (3, image_size, image_size)
+        algorithm = ALGORITHMS[key](network, num_domains=DOMAINS, input_shape=shape, **hparams)
+        steps[name] = algorithm.update
+        # Adam keeps two numbers a weight.
+        states[name] = _bytes(algorithm) + 2 * sum(p.nbytes for p in network.parameters())
+    textbook = TextbookMAT(image_size)
+    steps[TEXTBOOK] = textbook.update
+    states[TEXTBOOK] = states["MAT, two passes"]
+    return steps, states
+
+
+def best_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[str, float]:
+    best = dict.fromkeys(steps, float("inf"))
+    for round_number in range(rounds + 1):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step(batches)
+            if round_number:  # the first round only warms up
+                best[name] = min(best[name], time.perf_counter() - started)
+        print(f"round {round_number}/{rounds}", end="\r", flush=True)
+    return best
+
+
+def peak_bytes(step: Step, batches: Batches) -> int:
+    """The most that is allocated at once during a step, beyond what was there before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(batches)
+    events = [event for event in profiler.events() if event.name == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.time_range.start):
+        held += event.cpu_memory_usage
+        peak = max(peak, held)
+    return peak
+
+
+def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
+    """Bytes of the largest tensor that any operation of MAT's attack makes, and of the one that it must not make."""
+    perturbation = MultiplePerturbation(
+        (3, image_size, image_size), num_domains=DOMAINS, count=COUNT, epsilon=0.1, step_size=0.1
+    )
+    network = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3 * (image_size // 16) ** 2, CLASSES))
+    x, y = (torch.cat(part) for part in zip(*make_batches(batch_size, image_size), strict=True))
+    domain = torch.arange(DOMAINS).repeat_interleave(batch_size)
+    with _Largest() as watch:
+        perturbation.attack(x, domain, lambda x: F.cross_entropy(network(x), y, reduction="none"))
+    return watch.nbytes, batch_size * COUNT * x[0].nbytes
+
+
+class TextbookMAT:
+    """Algorithm 1 as one would first write it: a loop over domains, and an ordinary backward for the inner step."""
+
+    def __init__(self, image_size: int, epsilon: float = 0.1, step_size: float = 0.1, eta: float = 0.001) -> None:
+        torch.manual_seed(0)
+        self.network = resnet18(num_classes=CLASSES)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=5e-5)
+        self.epsilon, self.step_size, self.eta = epsilon, step_size, eta
+        self.deltas = [self.project(torch.randn(COUNT, 3, image_size, image_size)) for _ in range(DOMAINS)]
+        self.logits = [torch.randn(COUNT) for _ in range(DOMAINS)]
+
+    def project(self, delta: Tensor) -> Tensor:
+        norms = delta.flatten(1).norm(dim=1).clamp(min=self.epsilon)
+        return delta * (self.epsilon / norms).reshape(-1, 1, 1, 1)
+
+    def loss(self, x: Tensor, y: Tensor, delta: Tensor, logits: Tensor) -> Tensor:
+        mix = (logits.softmax(0).reshape(-1, 1, 1, 1) * delta).sum(0)
+        return F.cross_entropy(self.network((x + mix).clamp(0, 1)), y)
+
+    def update(self, batches: Batches) -> None:
+        for index, (x, y) in enumerate(batches):
+            delta = self.deltas[index].requires_grad_()
+            logits = self.logits[index].requires_grad_()
+            self.loss(x.contiguous(), y, delta, logits).backward()
+            assert delta.grad is not None
+            assert logits.grad is not None
+            with torch.no_grad():
+                step = self.step_size * delta.grad / delta.grad.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+                self.deltas[index] = self.project(delta + step)
+                self.logits[index] = logits + self.eta * logits.grad
+        self.optimizer.zero_grad()
+        for index, (x, y) in enumerate(batches):
+            (self.loss(x.contiguous(), y, self.deltas[index], self.logits[index]) / len(batches)).backward()
+        self.optimizer.step()
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest tensor that comes out of any operation inside."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.nbytes = max(self.nbytes, tensor.nbytes)
+        return result
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The command line, called in this process as a shell would call it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from domainwise.cli import main
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def domainwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    def call(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["domainwise", *map(str, words)])
+        monkeypatch.setattr("warnings.showwarning", None, raising=False)
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,201 @@
+"""`domainwise train`: a run, its folder, a second call, and every input that cannot be used."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from domainwise import load_algorithm, load_model
+from domainwise.data import silhouettes
+
+SMALL = [
+    *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),
+    *("--steps", "7", "--record-every", "3", "--batch-size", "8", "--threads", "1", "--device", "cpu"),
+]
+Cli = Callable[..., object]
+
+
+def digest(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.iterdir() if path.name != ".lock")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_a_run_leaves_a_complete_folder(domainwise: Cli, tmp_path: Path) -> None:
+    outcome = domainwise("train", *SMALL, "--algorithm", "mat", "-H", "epsilon=0.25", "-o", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        *("config.json", "records.jsonl", "last.safetensors", "best.safetensors", "checkpoint.pt", "done", ".lock")
+    }
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [0, 3, 6]
+    last = records[-1]
+    assert last["schema"] == 1
+    assert (last["dataset"], last["algorithm"], last["hparams"]["epsilon"]) == ("silhouettes", "mat", 0.25)
+    assert last["train_domains"] == ["style_0", "style_1"]
+    assert last["test_domains"] == ["shift_0", "shift_8"]
+    # Only what selection needs: no main part of the training domains.
+    assert set(last["accuracy"]["style_0"]) == {"holdout"}
+    assert set(last["accuracy"]["shift_8"]) == {"main", "holdout"}
+    assert all(norm <= 0.25 * 1.0001 for norm in last["perturbation"]["norm"])
+    assert len(last["perturbation"]["mixing_weights"][0]) == last["hparams"]["count"]
+    assert "step     6" in outcome.out
+
+
+def test_evaluate_all_measures_the_training_part_too(domainwise: Cli, tmp_path: Path) -> None:
+    domainwise("train", *SMALL, "--algorithm", "erm", "--evaluate", "all", "-o", tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "records.jsonl").read_text().splitlines()[-1])
+    assert set(last["accuracy"]["style_0"]) == {"main", "holdout"}
+
+
+def test_a_second_call_changes_nothing(domainwise: Cli, tmp_path: Path) -> None:
+    domainwise("train", *SMALL, "-o", tmp_path / "run")
+    before = digest(tmp_path / "run")
+    assert domainwise("train", *SMALL, "-o", tmp_path / "run").code == 0
+    assert digest(tmp_path / "run") == before
+
+
+def test_accuracy_in_the_records_is_that_of_the_saved_model(domainwise: Cli, tmp_path: Path) -> None:
+    domainwise("train", *SMALL, "--algorithm", "erm", "--evaluate", "all", "-o", tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "records.jsonl").read_text().splitlines()[-1])
+    model = load_model(tmp_path / "run", "last")
+    domain = next(
+        d for d in silhouettes(0, train_count=60, test_count=20, shifts=(0, 8)).domains if d.name == "style_1"
+    )
+    with torch.no_grad():
+        right = (model(domain.images.float() / 255).argmax(1) == domain.labels).float().mean().item()
+    parts = last["accuracy"]["style_1"]
+    assert right == pytest.approx(0.8 * parts["main"] + 0.2 * parts["holdout"])
+    assert load_algorithm(tmp_path / "run").network is not model
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_rank_above_the_image_size_is_allowed_with_a_note(domainwise: Cli, tmp_path: Path) -> None:
+    outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
+    assert outcome.code == 0
+    assert outcome.err.startswith("note: rank 40 is above the image size 32 x 32")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dataset", "silouettes"], "unknown dataset 'silouettes'; did you mean 'silhouettes'?"),
+        (["--algorithm", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
+        (["--network", "small_cn"], "did you mean 'small_cnn'?"),
+        (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
+        (["-H", "epsilon=big"], "hyperparameter epsilon must be a number, not 'big'"),
+        (["-H", "epsilon"], "--hparam takes name=value, not 'epsilon'"),
+        (["-H", "epsilon=-1"], "epsilon must be a number of at least 0, not -1.0"),
+        (["-H", "ascent=up"], "hyperparameter ascent must be 'normalized', 'gradient', 'sign', not 'up'"),
+        (["-H", "lr=-1"], "Invalid learning rate: -1.0"),
+        (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
+        (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),
+        (["--dataset-option", "image_size=4"], "image_size must be at least 16"),
+        (["--dataset-option", "image_size=wide"], "cannot be made"),
+        (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
+        (["--train-domain", "shift_0"], "dataset silhouettes fixes domain 'shift_0' for test, not train"),
+        (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
+        (["--steps", "0"], "steps must be a whole number of at least 1, not 0"),
+        (["--dropout", "1"], "dropout must be at least 0 and below 1"),
+        (["--dataset", "no_such_package:data"], "cannot be imported"),
+        (["--batch-size", "49"], "domain 'style_0' has 48 images to train on, fewer than a batch of 49"),
+        (["--trial-seed", "-1"], "seed must be 0 or more"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, words: list[str], said: str) -> None:
+    outcome = domainwise("train", *SMALL, "-o", tmp_path / "run", *words)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("empty", "domain 'hollow' of dataset 'bad' is empty"),
+        ("mislabelled", "domain 'odd' of dataset 'bad' has labels from 2 to 2; 2 classes allow 0 to 1"),
+        ("uneven", "domain 'scant' has 10 images to train on, fewer than a batch of 32"),
+    ],
+)
+def test_bad_data_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, name: str, said: str) -> None:
+    outcome = domainwise("train", "--dataset", f"bad_data:{name}", "-o", tmp_path / "run")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {said}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_another_runs_folder_is_left_alone(domainwise: Cli, tmp_path: Path) -> None:
+    domainwise("train", *SMALL, "-H", "epsilon=0.25", "-o", tmp_path / "run")
+    before = digest(tmp_path / "run")
+    outcome = domainwise("train", *SMALL, "-H", "epsilon=0.75", "-o", tmp_path / "run")
+    assert outcome.code == 2
+    assert "holds another run: its hparams" in outcome.err
+    assert digest(tmp_path / "run") == before
+
+
+def test_a_folder_of_other_files_is_left_alone(domainwise: Cli, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    outcome = domainwise("train", *SMALL, "-o", tmp_path)
+    assert outcome.code == 2
+    assert "holds files but no run (thesis.tex ...)" in outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("file", "cut", "said"),
+    [
+        ("records.jsonl", 40, "records.jsonl is damaged at line 3"),
+        ("records.jsonl", 1, "records.jsonl is cut off at line 3"),
+        ("records.jsonl", 900, "records.jsonl"),
+        ("checkpoint.pt", 1000, "checkpoint.pt is damaged or cut off"),
+        ("config.json", 10, "config.json is damaged"),
+    ],
+)
+def test_a_cut_off_file_is_reported_and_nothing_is_lost(
+    domainwise: Cli, tmp_path: Path, file: str, cut: int, said: str
+) -> None:
+    run = tmp_path / "run"
+    domainwise("train", *SMALL, "-o", run)
+    (run / "done").unlink()
+    content = (run / file).read_bytes()
+    (run / file).write_bytes(content[:-cut])
+    before = digest(run)
+    outcome = domainwise("train", *SMALL, "-o", run)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert digest(run) == before
+
+
+def test_records_that_the_checkpoint_counts_but_are_gone(domainwise: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    domainwise("train", *SMALL, "-o", run)
+    (run / "done").unlink()
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    (run / "records.jsonl").write_text("".join(lines[:1]))
+    outcome = domainwise("train", *SMALL, "-o", run)
+    assert outcome.code == 2
+    assert "has 1 records, the checkpoint beside it 3" in outcome.err
+
+
+def test_bf16_is_tried_in_another_process_first(domainwise: Cli, tmp_path: Path) -> None:
+    outcome = domainwise("train", *SMALL, "--precision", "bf16", "-o", tmp_path / "run")
+    assert outcome.code == 0 or "precision 'bf16' ends the process on this CPU" in outcome.err
+
+
+def test_help_has_examples(domainwise: Cli) -> None:
+    for command in ("train", "demo", "algorithms", "datasets"):
+        assert f"domainwise {command}" in domainwise(command, "--help").out.split("Examples:")[1]
+
+
+def test_lists(domainwise: Cli) -> None:
+    assert "ldat" in domainwise("algorithms").out
+    shown = domainwise("algorithms", "mat").out
+    assert "5 or 10 or 15 or 20" in shown
+    assert "silhouettes_spurious" in domainwise("datasets").out
+    assert "shift_16" in domainwise("datasets", "silhouettes").out
+    assert domainwise("datasets", "silhouete").code == 2
