@@ -39,6 +39,11 @@ class ATHparams(AdversarialHparams):
     over: Literal["sample", "domain"] = "sample"
     space: Literal["pixels", "normalized"] = "pixels"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, not {self.steps}")
+
 
 class AT(Algorithm):
     """Sample-wise adversarial training: every image gets a perturbation of its own, made anew each update."""

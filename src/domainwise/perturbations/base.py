@@ -139,10 +139,10 @@ class Perturbation(nn.Module, ABC):
         Args:
             loss_fn: from a perturbed batch to the loss of each sample, (b,): give your loss `reduction="none"`.
         """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
+        if steps < 0:
+            raise ValueError(f"steps must be at least 0, not {steps}")
         domain = self._domain_of_each(x, domain)
-        weight = self._weight_of_each(domain)
+        weight = self._weight_of_each(domain, x.dtype)
         x = x.detach()
         point = self._start(x)
         kept = sum(1 for _ in self.parameters())
@@ -235,11 +235,11 @@ class Perturbation(nn.Module, ABC):
                 raise ValueError(f"domain must be from 0 to {self.num_domains - 1}, found {int(low)} to {int(high)}")
         return domain
 
-    def _weight_of_each(self, domain: Tensor) -> Tensor:
+    def _weight_of_each(self, domain: Tensor, dtype: torch.dtype) -> Tensor:
         """How much each sample's loss counts, so that the sum over the batch is each domain's mean (or sum)."""
         if self.reduction == "sum":
-            return torch.ones_like(domain)
-        return 1 / F.one_hot(domain, self.num_domains).sum(0)[domain]
+            return torch.ones_like(domain, dtype=dtype)
+        return F.one_hot(domain, self.num_domains).sum(0).to(dtype).reciprocal()[domain]
 
     def _require_kept(self, use: str) -> None:
         if not self.is_kept:

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -18,7 +17,7 @@ def buffers_restored() -> Iterator[None]:
     """
     thread = threading.get_ident()
     seen: set[nn.Module] = set()
-    saved: list[tuple[Tensor, Tensor]] = []
+    saved: list[tuple[nn.Module, str, Tensor, Tensor]] = []
 
     def remember(module: nn.Module, _: object) -> None:
         if threading.get_ident() != thread or module in seen:
@@ -26,13 +25,16 @@ def buffers_restored() -> Iterator[None]:
         for part in module.modules():
             if part not in seen:
                 seen.add(part)
-                saved.extend((buffer, buffer.clone()) for buffer in part.buffers(recurse=False))
+                named = part.named_buffers(recurse=False)
+                saved.extend((part, name, buffer, buffer.clone()) for name, buffer in named)
 
     handle = register_module_forward_pre_hook(remember)
     try:
         yield
     finally:
         handle.remove()
-        with torch.no_grad():
-            for buffer, value in saved:
-                buffer.copy_(value)
+        # The first copy of a buffer that several modules share is the true one, so it is put back last. Through
+        # `data`, because a graph that was made before the attack still counts the versions of the buffers it used.
+        for module, name, buffer, value in reversed(saved):
+            buffer.data.copy_(value)
+            module._buffers[name] = buffer

@@ -16,7 +16,7 @@ Ascent = Literal["normalized", "gradient", "sign"]
 
 def size(points: Tensor, norm: Norm, batch_dims: int = 1) -> Tensor:
     """The norm of each point, shaped so that it broadcasts against `points`."""
-    flat = points.reshape(*points.shape[:batch_dims], -1)
+    flat = points.flatten(batch_dims) if points.ndim > batch_dims else points.unsqueeze(-1)
     order = 2 if norm == "l2" else torch.inf
     sizes: Tensor = torch.linalg.vector_norm(flat, order, dim=-1)
     return sizes.reshape(*points.shape[:batch_dims], *[1] * (points.ndim - batch_dims))
@@ -41,12 +41,11 @@ def direction(gradient: Tensor, ascent: Ascent, norm: Norm, batch_dims: int = 1)
     """
     largest = size(gradient, "linf", batch_dims)
     usable = torch.isfinite(largest) & (largest > 0)
-    if ascent == "gradient":
-        return torch.where(usable, gradient, 0.0)
+    if ascent != "normalized":
+        usable_gradient = torch.where(usable, gradient, 0.0)
+        return usable_gradient if ascent == "gradient" else usable_gradient.sign()
     # Dividing by the largest entry first keeps tiny gradients from vanishing when they are squared.
     scaled = torch.where(usable, gradient / torch.where(usable, largest, 1.0), 0.0)
-    if ascent == "sign":
-        return scaled.sign()
     return scaled / size(scaled, norm, batch_dims).clamp(min=1.0)
 
 

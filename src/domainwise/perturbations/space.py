@@ -32,10 +32,11 @@ class ImageSpace(nn.Module):
             raise ValueError("give mean and std together, or neither")
         self.is_bounded = bounds is not None
         self.is_normalized = mean is not None
+        # Numbers stay numbers, which are much faster to clip to; but both bounds must be of one kind.
+        have_tensor = any(isinstance(bound, Tensor) for bound in bounds or ())
         for name, bound in zip(("low", "high"), bounds or (), strict=False):
-            # A number stays one: clipping to it is much faster than to a tensor.
-            if isinstance(bound, Tensor):
-                self.register_buffer(name, bound, persistent=False)
+            if have_tensor:
+                self.register_buffer(name, torch.as_tensor(bound, dtype=torch.get_default_dtype()), persistent=False)
             else:
                 setattr(self, name, bound)
         for name, values in (("mean", mean), ("std", std)):

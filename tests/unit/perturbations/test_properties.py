@@ -745,7 +745,9 @@ class TestUnusableGradients:
         for name, after in state_of(perturbation).items():
             assert after.isfinite().all()
             assert torch.equal(after[0], before[name][0])
-            if name != "logits" or perturbation.count > 1:
+            # Weights drawn for each sample mix all domains in one product, so there what is not finite holds all.
+            shares_its_product = kind.startswith("multiple by sample") and place[0] != 0
+            if not shares_its_product and (name != "logits" or perturbation.count > 1):
                 assert not torch.equal(after[1], before[name][1])
 
     @pytest.mark.parametrize("over", ["sample", "domain"])
