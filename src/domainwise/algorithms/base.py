@@ -42,7 +42,7 @@ class Algorithm(nn.Module, ABC):
         shape = input_shape if input_shape is not None else getattr(network, "input_shape", None)
         self.input_shape = None if shape is None else tuple(shape)
         self.optimizer = torch.optim.Adam(
-            network.parameters(), lr=self.hparams.lr, weight_decay=self.hparams.weight_decay
+            network.parameters(), lr=self.hparams.lr, weight_decay=self.hparams.weight_decay, fused=True
         )
 
     @abstractmethod

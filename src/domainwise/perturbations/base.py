@@ -249,6 +249,12 @@ class Perturbation(nn.Module, ABC):
             )
 
 
+def of_each(deltas: Tensor, domain: Tensor) -> Tensor:
+    """Each sample's row, (b, *shape), of what there is a domain, (num_domains, *shape)."""
+    # Flat rows, because the backward of indexing several dimensions is many times slower.
+    return deltas.flatten(1).index_select(0, domain).reshape(-1, *deltas.shape[1:])
+
+
 def _checked_epsilon(epsilon: float) -> float:
     if not 0 <= epsilon < float("inf"):
         raise ValueError(f"epsilon must be a number of at least 0, not {epsilon}")

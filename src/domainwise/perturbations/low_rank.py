@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domainwise.perturbations.base import Perturbation
+from domainwise.perturbations.base import Perturbation, of_each
 from domainwise.perturbations.geometry import direction, draw, shrink
 
 
@@ -42,7 +42,7 @@ class LowRankPerturbation(Perturbation):
 
     def _offset(self, domain: Tensor, point: tuple[Tensor, ...]) -> Tensor:
         left, right = point
-        return shrink(left @ right, self.epsilon, self.norm).index_select(0, domain)
+        return of_each(shrink(left @ right, self.epsilon, self.norm), domain)
 
     def _ascend(
         self, point: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.perturbations.base import Perturbation, check_choice
+from domainwise.perturbations.base import Perturbation, check_choice, of_each
 from domainwise.perturbations.geometry import direction, draw, project
 from domainwise.perturbations.universal import KeptStart, kept_start, stepped
 
@@ -77,7 +77,7 @@ class MultiplePerturbation(Perturbation):
         alpha = logits.softmax(-1)
         if self.is_kept:
             mixed = torch.bmm(alpha.unsqueeze(1), deltas.flatten(2)).reshape(-1, *self.shape)
-            return mixed.index_select(0, domain)
+            return of_each(mixed, domain)
         # One product (b, domains * k) x (domains * k, CHW), a sample's weights standing in its own domain's block:
         # domains mix freely in a batch, and nothing of size (b, k, CHW) is ever made.
         blocks = F.one_hot(domain, self.num_domains).to(alpha.dtype).unsqueeze(-1) * alpha.unsqueeze(1)

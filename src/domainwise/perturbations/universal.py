@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from domainwise.perturbations.base import Perturbation, check_choice
+from domainwise.perturbations.base import Perturbation, check_choice, of_each
 from domainwise.perturbations.geometry import Norm, direction, draw, project
 
 KeptStart = Literal["projected", "unprojected"]
@@ -25,7 +25,7 @@ class UniversalPerturbation(Perturbation):
         self.deltas = nn.Parameter(kept_start((self.num_domains, *self.shape), start, self, batch_dims=1))
 
     def _offset(self, domain: Tensor, point: tuple[Tensor, ...]) -> Tensor:
-        return point[0].index_select(0, domain)
+        return of_each(point[0], domain)
 
     def _ascend(
         self, point: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None

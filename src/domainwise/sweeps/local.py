@@ -1,8 +1,10 @@
 """Runs carried out by worker processes of this machine, one thread each."""
 
 import multiprocessing
+import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import replace
@@ -73,8 +75,17 @@ _worker: dict[str, Any] = {}
 def _start_worker(steps: "Queue[tuple[int, int]]", stop: Event) -> None:
     # Ctrl-C reaches the whole process group; only the parent acts on it, so that workers can save first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     _worker.update(steps=steps, stop=stop)
+
+
+def _end_with_parent() -> None:
+    # A worker whose parent was killed would wait for work forever. A run may be cut off anywhere, so this is safe.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(number: int, config: RunConfig) -> RunResult:
