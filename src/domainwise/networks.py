@@ -55,7 +55,7 @@ def small_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0
     sizes = (channels, 16, 32, 64)
     layers: list[nn.Module] = []
     for inside, outside in pairwise(sizes):
-        layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.ReLU(inplace=True)]
     num_features = sizes[-1] * math.ceil(height / 8) * math.ceil(width / 8)
     return _network([*layers, nn.Flatten()], input_shape, num_features, num_classes, dropout)
 

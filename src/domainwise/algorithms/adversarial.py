@@ -76,7 +76,7 @@ def image_shape(algorithm: Algorithm) -> tuple[int, ...]:
     return algorithm.input_shape
 
 
-def adversarial_update(
+def update(
     algorithm: Algorithm,
     hparams: AdversarialHparams,
     perturbation: Perturbation,

@@ -5,27 +5,20 @@ from typing import Any, Literal
 
 from torch import nn
 
-from domainwise.algorithms.adversarial import (
-    PAPER,
-    RELEASED,
-    AdversarialHparams,
-    adversarial_update,
-    checked,
-    image_shape,
-)
+from domainwise.algorithms import adversarial
 from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.algorithms.normalized_space import NormalizedSpace
 from domainwise.perturbations import SampleWisePerturbation
 
 
 @dataclass(frozen=True)
-class ATHparams(AdversarialHparams):
+class ATHparams(adversarial.AdversarialHparams):
     """start, over: as for `SampleWisePerturbation`; steps: of ascent, 1 is FGSM and 10 PGD; space: of `epsilon`."""
 
     VARIANTS = {
-        "paper": PAPER,
+        "paper": adversarial.PAPER,
         "released": {
-            **RELEASED,
+            **adversarial.RELEASED,
             "loss_cap": None,
             "space": "normalized",
             "steps": 10,
@@ -53,7 +46,7 @@ class AT(Algorithm):
 
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
-        shape = image_shape(self)
+        shape = adversarial.image_shape(self)
         self.space = NormalizedSpace(shape) if self.hparams.space == "normalized" else None
         perturbation = SampleWisePerturbation(
             shape,
@@ -64,8 +57,8 @@ class AT(Algorithm):
             generator=self.generator,
             **self.hparams.geometry(),
         )
-        self.perturbation = checked(perturbation, self.hparams)
+        self.perturbation = adversarial.checked(perturbation, self.hparams)
 
     def update(self, batches: Batches) -> dict[str, float]:
         steps, space = self.hparams.steps, self.space
-        return adversarial_update(self, self.hparams, self.perturbation, batches, steps=steps, space=space)
+        return adversarial.update(self, self.hparams, self.perturbation, batches, steps=steps, space=space)

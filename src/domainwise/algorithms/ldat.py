@@ -5,25 +5,17 @@ from typing import Any
 
 from torch import nn
 
-from domainwise.algorithms.adversarial import (
-    PAPER,
-    RELEASED,
-    AdversarialHparams,
-    adversarial_update,
-    checked,
-    describe,
-    image_shape,
-)
+from domainwise.algorithms import adversarial
 from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.hparams import Choice, searched
 from domainwise.perturbations import LowRankPerturbation
 
 
 @dataclass(frozen=True)
-class LDATHparams(AdversarialHparams):
+class LDATHparams(adversarial.AdversarialHparams):
     """rank: the paper's l; step_size: of both factors, its rho; step_scale: times that, the released code's gamma."""
 
-    VARIANTS = {"paper": PAPER, "released": {**RELEASED, "step_scale": 0.1}}
+    VARIANTS = {"paper": adversarial.PAPER, "released": {**adversarial.RELEASED, "step_scale": 0.1}}
 
     step_size: float = searched(0.1, Choice((0.1, 0.01)))
     step_scale: float = 1.0
@@ -41,12 +33,16 @@ class LDAT(Algorithm):
         geometry = self.hparams.geometry()
         geometry["step_size"] *= self.hparams.step_scale
         perturbation = LowRankPerturbation(
-            image_shape(self), num_domains=num_domains, rank=self.hparams.rank, generator=self.generator, **geometry
+            adversarial.image_shape(self),
+            num_domains=num_domains,
+            rank=self.hparams.rank,
+            generator=self.generator,
+            **geometry,
         )
-        self.perturbation = checked(perturbation, self.hparams)
+        self.perturbation = adversarial.checked(perturbation, self.hparams)
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return adversarial_update(self, self.hparams, self.perturbation, batches)
+        return adversarial.update(self, self.hparams, self.perturbation, batches)
 
     def describe(self) -> dict[str, Any]:
-        return {"perturbation": describe(self.perturbation)}
+        return {"perturbation": adversarial.describe(self.perturbation)}

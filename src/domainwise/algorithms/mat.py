@@ -5,27 +5,19 @@ from typing import Any, Literal
 
 from torch import nn
 
-from domainwise.algorithms.adversarial import (
-    PAPER,
-    RELEASED,
-    AdversarialHparams,
-    adversarial_update,
-    checked,
-    describe,
-    image_shape,
-)
+from domainwise.algorithms import adversarial
 from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.hparams import Choice, searched
 from domainwise.perturbations import MultiplePerturbation
 
 
 @dataclass(frozen=True)
-class MATHparams(AdversarialHparams):
+class MATHparams(adversarial.AdversarialHparams):
     """count (the paper's k), weight_step_size (eta), weights, normalized_over, start: as for `MultiplePerturbation`."""
 
     VARIANTS = {
-        "paper": PAPER,
-        "released": {**RELEASED, "weights": "sample", "normalized_over": "stack", "start": "unprojected"},
+        "paper": adversarial.PAPER,
+        "released": {**adversarial.RELEASED, "weights": "sample", "normalized_over": "stack", "start": "unprojected"},
     }
 
     count: int = searched(10, Choice((5, 10, 15, 20)))
@@ -44,7 +36,7 @@ class MAT(Algorithm):
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
         self.perturbation = MultiplePerturbation(
-            image_shape(self),
+            adversarial.image_shape(self),
             num_domains=num_domains,
             count=self.hparams.count,
             weight_step_size=self.hparams.weight_step_size,
@@ -54,13 +46,13 @@ class MAT(Algorithm):
             generator=self.generator,
             **self.hparams.geometry(),
         )
-        checked(self.perturbation, self.hparams)
+        adversarial.checked(self.perturbation, self.hparams)
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return adversarial_update(self, self.hparams, self.perturbation, batches)
+        return adversarial.update(self, self.hparams, self.perturbation, batches)
 
     def describe(self) -> dict[str, Any]:
-        described = describe(self.perturbation)
+        described = adversarial.describe(self.perturbation)
         if self.perturbation.is_kept:
             described["mixing_weights"] = self.perturbation.mixing_weights().tolist()
         return {"perturbation": described}

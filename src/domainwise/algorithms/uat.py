@@ -5,27 +5,19 @@ from typing import Any, Literal
 
 from torch import nn
 
-from domainwise.algorithms.adversarial import (
-    PAPER,
-    RELEASED,
-    AdversarialHparams,
-    adversarial_update,
-    checked,
-    describe,
-    image_shape,
-)
+from domainwise.algorithms import adversarial
 from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.algorithms.normalized_space import NormalizedSpace
 from domainwise.perturbations import UniversalPerturbation
 
 
 @dataclass(frozen=True)
-class UATHparams(AdversarialHparams):
+class UATHparams(adversarial.AdversarialHparams):
     """start, reduction: as for `UniversalPerturbation`; space: what `epsilon` is measured in."""
 
     VARIANTS = {
-        "paper": PAPER,
-        "released": {**RELEASED, "space": "normalized", "start": "unprojected", "reduction": "sum"},
+        "paper": adversarial.PAPER,
+        "released": {**adversarial.RELEASED, "space": "normalized", "start": "unprojected", "reduction": "sum"},
     }
 
     start: Literal["projected", "unprojected"] = "projected"
@@ -41,7 +33,7 @@ class UAT(Algorithm):
 
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
-        shape = image_shape(self)
+        shape = adversarial.image_shape(self)
         self.space = NormalizedSpace(shape) if self.hparams.space == "normalized" else None
         perturbation = UniversalPerturbation(
             shape,
@@ -52,10 +44,10 @@ class UAT(Algorithm):
             generator=self.generator,
             **self.hparams.geometry(),
         )
-        self.perturbation = checked(perturbation, self.hparams)
+        self.perturbation = adversarial.checked(perturbation, self.hparams)
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return adversarial_update(self, self.hparams, self.perturbation, batches, space=self.space)
+        return adversarial.update(self, self.hparams, self.perturbation, batches, space=self.space)
 
     def describe(self) -> dict[str, Any]:
-        return {"perturbation": describe(self.perturbation)}
+        return {"perturbation": adversarial.describe(self.perturbation)}

@@ -13,7 +13,7 @@ from rich.table import Table
 from domainwise.cli.interrupt import interruptible
 from domainwise.data import silhouettes
 from domainwise.demo.picture import draw
-from domainwise.demo.plan import METHODS, RADII, Plan, Row
+from domainwise.demo.plan import METHODS, RADII, STEPS, Plan, Row
 from domainwise.demo.table import Line, as_markdown, lines
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunResult, load_algorithm
@@ -39,7 +39,7 @@ def demo(
     methods: Annotated[str | None, typer.Option(help="Methods to compare.  [default: all that can]")] = None,
     variant: Annotated[str, typer.Option(help="standard, paper or released.")] = "standard",
     schedule: Annotated[str, typer.Option(help="two_pass or simultaneous; at has only the first.")] = "two_pass",
-    steps: Annotated[int, typer.Option(help="Updates of each run.")] = 1000,
+    steps: Annotated[int, typer.Option(help="Updates of each run.")] = STEPS,
     workers: Annotated[int, typer.Option(help="Processes, of one thread each.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs are kept.")] = Path("runs/demo"),
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("demo.png"),

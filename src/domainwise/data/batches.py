@@ -13,7 +13,7 @@ def draw_batch(
 ) -> tuple[Tensor, Tensor]:
     """`batch_size` images and labels, drawn independently and with replacement from `indices`."""
     chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
-    return as_images(domain.images[chosen], device), domain.labels[chosen].to(device)
+    return as_images(domain, chosen, device), domain.labels[chosen].to(device)
 
 
 def in_order(
@@ -21,9 +21,11 @@ def in_order(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All of `indices`, once."""
     for chosen in indices.split(batch_size):
-        yield as_images(domain.images[chosen], device), domain.labels[chosen].to(device)
+        yield as_images(domain, chosen, device), domain.labels[chosen].to(device)
 
 
-def as_images(raw: Tensor, device: torch.device) -> Tensor:
-    """uint8 (b, C, H, W) to float in [0, 1]; moved to the device as bytes, a quarter of the size."""
-    return raw.to(device).contiguous(memory_format=torch.channels_last).float().div_(255)
+def as_images(domain: Domain, chosen: Tensor, device: torch.device) -> Tensor:
+    """The chosen images as floats in [0, 1], (b, C, H, W); moved to the device as bytes, a quarter of the size."""
+    # Seen as (n, H, W, C) the rows lie in memory as channels-last batches need them: choosing them is one copy.
+    rows = domain.images.permute(0, 2, 3, 1).index_select(0, chosen)
+    return rows.to(device).permute(0, 3, 1, 2).float().div_(255)

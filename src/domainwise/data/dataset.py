@@ -29,6 +29,11 @@ class Domain:
     role: Role | None = None
     masks: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        # Channels-last from the start, so that a batch of them is.
+        if self.images.ndim == 4:
+            object.__setattr__(self, "images", self.images.contiguous(memory_format=torch.channels_last))
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -76,8 +81,9 @@ class Dataset:
             raise DomainwiseError(f"{where} is empty")
         if len(domain.images) != len(domain):
             raise DomainwiseError(f"{where} has {len(domain.images)} images but {len(domain)} labels")
-        if domain.images.dtype != torch.uint8:
-            raise DomainwiseError(f"{where} must hold uint8 images, not {domain.images.dtype}")
+        if domain.images.dtype != torch.uint8 or domain.images.ndim != 4:
+            given = f"{domain.images.dtype} {tuple(domain.images.shape)}"
+            raise DomainwiseError(f"{where} must hold uint8 images (n, C, H, W), not {given}")
         shape = tuple(domain.images.shape[1:])
         if shape != self.image_shape:
             raise DomainwiseError(f"{where} has images of shape {shape}, not {self.image_shape}")

@@ -11,6 +11,7 @@ from domainwise.runs import RunConfig
 METHODS = ("erm", "at", "uat", "mat", "ldat")
 RADII = (0.2, 0.5, 2.0)
 STEP_SIZE = 0.5
+STEPS = 700
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Plan:
     seeds: int = 1
     variant: str = "standard"
     schedule: str = "two_pass"
-    steps: int = 1000
+    steps: int = STEPS
     output: Path = Path("runs/demo")
 
     def __post_init__(self) -> None:

@@ -98,8 +98,9 @@ class Perturbation(nn.Module, ABC):
     def delta(self) -> Tensor:
         """The perturbation of each domain, (num_domains, *shape), inside the ball."""
         self._require_kept("delta()")
-        each = torch.arange(self.num_domains, device=next(self.parameters()).device)
-        return self._offset(each, tuple(self.parameters()))
+        device = next(self.parameters()).device
+        with torch.autocast(device.type, enabled=False):
+            return self._offset(torch.arange(self.num_domains, device=device), tuple(self.parameters()))
 
     @torch.no_grad()
     def ascend_(self, gradient_scale: Tensor | None = None) -> None:
