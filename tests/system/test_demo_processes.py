@@ -1,0 +1,68 @@
+"""`domainwise demo` with its real worker processes: finished, repeated, and killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from domainwise.errors import DomainwiseError
+from domainwise.runs import RunFolder
+
+DEMO = [sys.executable, "-m", "domainwise", "demo", "--methods", "erm,mat", "--radii", "0.5"]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DEMO, *words], cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_the_demo_prints_its_table_draws_its_picture_and_keeps_its_runs(tmp_path: Path) -> None:
+    first = run(tmp_path, "--steps", "4", "--markdown")
+    assert first.returncode == 0, first.stderr
+    assert "| **mat** | 0.5 |" in first.stdout
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    runs = sorted((tmp_path / "runs" / "demo").iterdir())
+    assert [path.name for path in runs] == ["erm-4-seed0", "mat-0.5-standard-two_pass-4-seed0"]
+    times = [(path / "records.jsonl").stat().st_mtime_ns for path in runs]
+    again = run(tmp_path, "--steps", "4", "--markdown")
+    assert [(path / "records.jsonl").stat().st_mtime_ns for path in runs] == times
+    assert again.stdout.split("Accuracy at each shift")[1] == first.stdout.split("Accuracy at each shift")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "mat,matt"], "unknown method of the demo 'matt'; did you mean 'mat'?"),
+        (["--radii", "0.5,wide"], "--radii takes numbers with commas between, not '0.5,wide'"),
+        (["--radii", "-1"], "epsilon must be a number of at least 0, not -1.0"),
+        (["--variant", "realeased"], "hyperparameter variant must be 'standard', 'paper', 'released'"),
+        (["--variant", "released", "--schedule", "simultaneous"], "schedule='simultaneous' needs a perturbation"),
+        (["--workers", "0"], "--workers must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line_and_exit_code_2(tmp_path: Path, words: list[str], said: str) -> None:
+    outcome = run(tmp_path, "--steps", "2", "--workers", "1", *words)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith(f"error: {said}")
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "demo" / "mat-0.5-standard-two_pass-100000-seed0")
+    with subprocess.Popen([*DEMO, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.DEVNULL) as demo:
+        while not folder.records_file.exists():
+            assert demo.poll() is None
+            time.sleep(0.05)
+        with pytest.raises(DomainwiseError, match="another process is training"), folder.locked():
+            pass
+        demo.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with folder.locked():
+                return
+        except DomainwiseError:
+            assert time.monotonic() < deadline, "a worker outlived its parent"
+            time.sleep(0.1)
