@@ -4,7 +4,7 @@ With the demo's settings AT stays at chance at a radius of .5 and above. Here th
 radius that grows linearly from 0 over the first half of training.
 
     python benchmarks/at_radius.py
-    python benchmarks/at_radius.py --radii 0.5 --lrs 0.001 --seeds 1
+    python benchmarks/at_radius.py --radii 0.5 1 --lrs 0.001 --seeds 1
 """
 
 import argparse
@@ -27,7 +27,7 @@ DEVICE = torch.device("cpu")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--radii", type=float, nargs="+", default=[0.5, 1.0])
+    parser.add_argument("--radii", type=float, nargs="+", default=[0.5])
     parser.add_argument("--lrs", type=float, nargs="+", default=[1e-3, 3e-4])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
