@@ -36,7 +36,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to average over.")] = 1,
     radii: Annotated[str, typer.Option(help="Radii of the perturbations.")] = ",".join(map(str, RADII)),
-    methods: Annotated[str | None, typer.Option(help="Methods to compare.  [default: all that can]")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods to compare; by default all that can.")] = None,
     variant: Annotated[str, typer.Option(help="standard, paper or released.")] = "standard",
     schedule: Annotated[str, typer.Option(help="two_pass or simultaneous; at has only the first.")] = "two_pass",
     steps: Annotated[int, typer.Option(help="Updates of each run.")] = STEPS,

@@ -49,7 +49,7 @@ def train(
     ] = None,
     trial_seed: Annotated[int, typer.Option(help="Draws splits, and the embedded data.")] = 0,
     hparams_seed: Annotated[int, typer.Option(help="Which draw of a search the hyperparameters are; recorded.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Updates to make.  [default: what suits the dataset]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates; by default what suits the data, as below.")] = None,
     record_every: Annotated[int | None, typer.Option(help="Steps between records.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a domain and step.")] = None,
     dropout: Annotated[float, typer.Option(help="Before the classifier.")] = 0.0,
@@ -57,7 +57,9 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     threads: Annotated[int | None, typer.Option(help="Threads of the CPU.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The folder.  [default: under runs]")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder; by default one under runs.")
+    ] = None,
 ) -> None:
     """Train one classifier into a run folder. Stopped or killed, the same command goes on where it was."""
     config = RunConfig.of(
@@ -119,13 +121,13 @@ class _Line:
         self.images = config.batch_size * len(config.train_domains)
         self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
         self.progress.console.print(f"[bold]{config.algorithm_name}[/bold] into {config.folder()}", highlight=False)
-        self.since = time.perf_counter()
+        self.since, self.seconds = time.perf_counter(), 0.0
 
     def on_step(self, step: int, loss: float) -> None:
         now = time.perf_counter()
-        speed = self.images / max(now - self.since, 1e-9)
+        self.seconds = 0.9 * self.seconds + 0.1 * (now - self.since) if self.seconds else now - self.since
         self.since = now
-        self.progress.update(self.task, completed=step, loss=loss, speed=speed)
+        self.progress.update(self.task, completed=step, loss=loss, speed=self.images / max(self.seconds, 1e-9))
 
     def on_record(self, record: Record) -> None:
         self.records += 1
