@@ -1,7 +1,7 @@
 """Does sample-wise AT fail at larger radii, or only to start? A lower learning rate and a radius warm-up, tried.
 
-With the demo's settings AT stays at chance at a radius of .5 and above. Here the same runs get a lower learning rate, and a
-radius that grows linearly from 0 over the first half of training.
+With the demo's settings AT stays at chance at a radius of .5 and above. Here the same runs get a lower learning rate,
+and a radius that grows linearly from 0 over the first half of training.
 
     python benchmarks/at_radius.py
     python benchmarks/at_radius.py --radii 0.5 1 --lrs 0.001 --seeds 1
@@ -19,6 +19,7 @@ from domainwise.algorithms.base import Batches
 from domainwise.data import Domain, silhouettes
 from domainwise.data.batches import draw_batch, in_order
 from domainwise.data.splits import split
+from domainwise.demo.plan import STEPS
 from domainwise.networks import small_cnn
 from domainwise.runs.device import keep_freed_memory
 
@@ -27,10 +28,10 @@ DEVICE = torch.device("cpu")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--radii", type=float, nargs="+", default=[0.5])
+    parser.add_argument("--radii", type=float, nargs="+", default=[0.5, 2.0])
     parser.add_argument("--lrs", type=float, nargs="+", default=[1e-3, 3e-4])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
