@@ -1,0 +1,43 @@
+"""Files that are either as they were or complete, whenever the process dies."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+SUFFIX = ".partial"
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write in place of `path`: it takes that name only after all of it is on the disk."""
+    partial = path.with_name(f".{path.name}{SUFFIX}")
+    with open(partial, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    _sync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """What a killed process left half-written; nothing refers to it."""
+    for partial in folder.glob(f".*{SUFFIX}"):
+        partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    # The rename itself is durable only once the folder is; Windows cannot open folders and needs no such call.
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

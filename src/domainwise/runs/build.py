@@ -1,0 +1,104 @@
+"""From a config to the algorithm it names, in training and when a finished run is loaded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from domainwise.algorithms import Algorithm
+from domainwise.data import Dataset
+from domainwise.data.splits import Roles
+from domainwise.errors import DomainwiseError
+from domainwise.networks import NetworkBuilder
+from domainwise.runs.config import RunConfig
+from domainwise.runs.store import RunFolder, Which
+
+
+def data_facts(dataset: Dataset, roles: Roles) -> dict[str, Any]:
+    """What a model must know of the data, so that it can be loaded without it."""
+    return {
+        "classes": list(dataset.classes),
+        "input_shape": list(dataset.image_shape),
+        "train_domains": list(roles.train),
+        "validation_domains": list(roles.validation),
+        "test_domains": list(roles.test),
+    }
+
+
+def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch.Generator | None = None) -> Algorithm:
+    """The run's algorithm around a fresh network."""
+    try:
+        network = config.network_builder()(data["input_shape"], len(data["classes"]), config.dropout)
+        return config.algorithm_class()(
+            network,
+            num_domains=len(data["train_domains"]),
+            input_shape=data["input_shape"],
+            generator=generator,
+            **config.hparams,
+        )
+    except ValueError as error:
+        raise DomainwiseError(str(error)) from error
+
+
+def load_algorithm(
+    run: str | Path, *, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
+) -> Algorithm:
+    """The algorithm of a run as its newest checkpoint left it, perturbation and optimizer included.
+
+    Args:
+        algorithm, network: one's own class or builder, if the run used one. A folder may come from anywhere, so what
+            its config names is never imported by itself.
+    """
+    folder = RunFolder(run)
+    built = _rebuilt(folder, algorithm, network)
+    checkpoint = folder.read_checkpoint()
+    if checkpoint is None:
+        raise DomainwiseError(f"the run in {folder.path} has no checkpoint yet")
+    _load(built, checkpoint["algorithm"], folder)
+    return built.eval()
+
+
+def load_model(
+    run: str | Path,
+    which: Which = "best",
+    *,
+    algorithm: type[Algorithm] | None = None,
+    network: NetworkBuilder | None = None,
+) -> nn.Module:
+    """The network of a run, in eval mode: images in [0, 1] to logits.
+
+    Args:
+        which: `best`, the one with the highest training-domain holdout (or validation domain), or `last`.
+        algorithm, network: as for `load_algorithm`.
+    """
+    if which not in ("best", "last"):
+        raise DomainwiseError(f"which must be 'best' or 'last', not {which!r}")
+    folder = RunFolder(run)
+    model = _rebuilt(folder, algorithm, network).network
+    _load(model, folder.read_weights(which), folder)
+    return model.eval()
+
+
+def _rebuilt(folder: RunFolder, algorithm: type[Algorithm] | None, network: NetworkBuilder | None) -> Algorithm:
+    stored = folder.read_config()
+    # The data itself is not needed, and its builder may not be here.
+    settings = {**stored["config"], "dataset": "silhouettes"}
+    for name, given in (("algorithm", algorithm), ("network", network)):
+        if given is not None:
+            settings[name] = given
+        elif ":" in str(settings[name]):
+            raise DomainwiseError(f"the run in {folder.path} used its own {name} {settings[name]}: give it as {name}=")
+    config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+    # Building draws random numbers that the loaded weights replace; the caller's sequence should not notice.
+    with torch.random.fork_rng(devices=[]):
+        return build_algorithm(config, stored["data"])
+
+
+def _load(module: nn.Module, state: Mapping[str, Any], folder: RunFolder) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())
+        raise DomainwiseError(f"the weights in {folder.path} do not fit its config: {first}") from error

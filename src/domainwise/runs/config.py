@@ -1,0 +1,184 @@
+"""What a run is: everything that its outcome depends on, checked, and written down in full."""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from domainwise.algorithms import ALGORITHMS, Algorithm
+from domainwise.data import DATASETS, Dataset, DatasetBuilder
+from domainwise.data.splits import Roles, roles
+from domainwise.errors import DomainwiseError, unknown
+from domainwise.networks import NETWORKS, NetworkBuilder
+from domainwise.seeds import seed_hash
+
+Evaluate = Literal["selection", "all"]
+Precision = Literal["fp32", "bf16"]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run. None means: what suits the dataset.
+
+    Args:
+        dataset, algorithm, network: a name from the library's tables, one's own builder or class, or where to import it
+            from, as "package.module:Name".
+        dataset_options: keyword arguments of the dataset's builder.
+        hparams: hyperparameters of the method.
+        train_domains, test_domains: by name; see `domainwise.data.splits.roles`.
+        trial_seed: draws the data's splits (and the embedded data itself), so that methods see the same.
+        hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
+        evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
+        device, threads, output: where and how it runs. They are not part of what the run is.
+    """
+
+    dataset: str | DatasetBuilder = "silhouettes"
+    algorithm: str | type[Algorithm] = "mat"
+    network: str | NetworkBuilder | None = None
+    dataset_options: Mapping[str, Any] = field(default_factory=dict)
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    train_domains: tuple[str, ...] = ()
+    test_domains: tuple[str, ...] = ()
+    trial_seed: int = 0
+    hparams_seed: int = 0
+    steps: int | None = None
+    record_every: int | None = None
+    batch_size: int | None = None
+    dropout: float = 0.0
+    evaluate: Evaluate = "selection"
+    precision: Precision = "fp32"
+    device: DeviceName = "auto"
+    threads: int | None = None
+    output: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "record_every", "batch_size", "threads"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise DomainwiseError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if not 0 <= self.dropout < 1:
+            raise DomainwiseError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        for name, choices in (("evaluate", Evaluate), ("precision", Precision), ("device", DeviceName)):
+            if getattr(self, name) not in get_args(choices):
+                raise unknown(name, str(getattr(self, name)), get_args(choices))
+        self.dataset_builder()
+        self.algorithm_class().Hparams.of(**self.hparams)
+        if self.network is not None:
+            self.network_builder()
+
+    @classmethod
+    def of(cls, **values: Any) -> "RunConfig":
+        """A config from a mapping that may hold misspelt names."""
+        names = [item.name for item in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("setting", name, names)
+        return cls(**values)
+
+    def dataset_builder(self) -> DatasetBuilder:
+        return _found("dataset", self.dataset, DATASETS)
+
+    def algorithm_class(self) -> type[Algorithm]:
+        return _found("algorithm", self.algorithm, ALGORITHMS)
+
+    def network_builder(self) -> NetworkBuilder:
+        assert self.network is not None
+        return _found("network", self.network, NETWORKS)
+
+    @property
+    def algorithm_name(self) -> str:
+        """As in records: a name of the table, or one's own class in lower case."""
+        if isinstance(self.algorithm, str) and self.algorithm in ALGORITHMS:
+            return self.algorithm
+        return self.algorithm_class().__name__.lower()
+
+    def identity(self) -> dict[str, Any]:
+        """What the run is, ready for JSON: every setting but those of where and how."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        for name in ("device", "threads", "output"):
+            del values[name]
+        for name in ("dataset", "algorithm", "network"):
+            values[name] = name_of(values[name])
+        values["hparams"] = dict(values["hparams"])
+        values["dataset_options"] = dict(values["dataset_options"])
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def folder(self) -> Path:
+        """Where the run is kept: `output`, or a name made of what it is."""
+        if self.output is not None:
+            return Path(self.output)
+        name = str(name_of(self.dataset)).replace(":", ".").replace("/", ".")
+        short = f"{seed_hash(sorted(map(str, self.identity().items()))):08x}"
+        return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
+
+
+def build_dataset(config: RunConfig) -> Dataset:
+    """The run's dataset, made from its trial seed so that every method sees the same images."""
+    builder = config.dataset_builder()
+    options = [name for name in inspect.signature(builder).parameters if name != "seed"]
+    for name in config.dataset_options:
+        if name not in options:
+            raise unknown(f"option of dataset {name_of(config.dataset)}", name, options)
+    key = (builder, config.trial_seed, repr(sorted(config.dataset_options.items())))
+    if key not in _newest:
+        try:
+            dataset = builder(seed=config.trial_seed, **config.dataset_options)
+        except TypeError as error:
+            raise DomainwiseError(f"dataset {name_of(config.dataset)} cannot be made: {error}") from error
+        _newest.clear()
+        _newest[key] = dataset
+    return _newest[key]
+
+
+# Runs that follow one another in a process mostly share their data; making it can take longer than a short run.
+_newest: dict[tuple[DatasetBuilder, int, str], Dataset] = {}
+
+
+def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
+    """The config with nothing left open: the dataset's defaults and every hyperparameter written out."""
+    parts = roles(dataset, config.train_domains, config.test_domains)
+    hparams_class = config.algorithm_class().Hparams
+    suited = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
+    hparams = hparams_class.of(**{**suited, **config.hparams})
+    full = dataclasses.replace(
+        config,
+        network=config.network if config.network is not None else dataset.network,
+        hparams=hparams.as_dict(),
+        train_domains=parts.train,
+        test_domains=parts.test,
+        steps=config.steps or dataset.steps,
+        record_every=config.record_every or dataset.record_every,
+        batch_size=config.batch_size or int(dataset.defaults.get("batch_size", 32)),
+    )
+    return full, parts
+
+
+def run_seed(config: RunConfig, dataset: Dataset) -> int:
+    """The seed of everything random in the run but its data."""
+    tested = [dataset.index(name) for name in config.test_domains]
+    return seed_hash(name_of(config.dataset), config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+
+
+def name_of(thing: str | Callable[..., Any] | None) -> str | None:
+    """A name as it is, and a class or function as where it can be imported from."""
+    return thing if thing is None or isinstance(thing, str) else f"{thing.__module__}:{thing.__qualname__}"
+
+
+def _found(kind: str, given: str | T, table: Mapping[str, T]) -> T:
+    if not isinstance(given, str):
+        return given
+    if given in table:
+        return table[given]
+    module, colon, name = given.partition(":")
+    if not colon:
+        raise unknown(kind, given, table)
+    try:
+        found: T = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DomainwiseError(f"{kind} {given!r} cannot be imported: {error}") from error
+    return found

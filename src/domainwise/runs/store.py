@@ -1,0 +1,155 @@
+"""The run folder: the only contract between training and everything that reads its outcome."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from domainwise.errors import DomainwiseError
+from domainwise.runs.atomic import atomic_file, remove_partial_files, write_atomically
+
+SCHEMA = 1
+Which = Literal["best", "last"]
+Record = dict[str, Any]
+
+
+class RunFolder:
+    """Reads and writes one run's files.
+
+    `checkpoint.pt` is written last and says how far the run is; whatever is newer beside it is made again, the same,
+    when the run goes on.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.json"
+        self.records_file = self.path / "records.jsonl"
+        self.checkpoint_file = self.path / "checkpoint.pt"
+        self.done_file = self.path / "done"
+
+    @property
+    def is_done(self) -> bool:
+        return self.done_file.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training into the same folder; the system lets go when this one dies."""
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such lock; two runs in one folder are then the user's to avoid.
+            yield
+            return
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DomainwiseError(f"another process is training in {self.path}") from error
+        else:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def create(self) -> None:
+        """Make the folder, unless it holds something that is not a run."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DomainwiseError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        foreign = [item.name for item in self.path.iterdir() if not item.name.startswith(".")]
+        if foreign and not self.config_file.exists():
+            raise DomainwiseError(
+                f"the folder {self.path} holds files but no run ({sorted(foreign)[0]} ...); choose another"
+            )
+
+    def claim(self, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Write the config, or find that the folder holds this very run already."""
+        wanted = json.loads(json.dumps({"schema": SCHEMA, "config": identity, "data": data}))
+        if not self.config_file.exists():
+            write_atomically(self.config_file, json.dumps(wanted, indent=2).encode())
+        there = self.read_config()
+        for part in ("config", "data"):
+            differing = [name for name in wanted[part] if there[part].get(name) != wanted[part][name]]
+            if differing:
+                name = differing[0]
+                raise DomainwiseError(
+                    f"the folder {self.path} holds another run: its {name} is {_short(there[part].get(name))}, not "
+                    f"{_short(wanted[part][name])}; choose another --output, or delete that folder"
+                )
+        remove_partial_files(self.path)
+
+    def read_config(self) -> dict[str, dict[str, Any]]:
+        """`{"config": what RunConfig takes, "data": classes, input shape and domains}`."""
+        if not self.config_file.exists():
+            raise DomainwiseError(f"there is no run in {self.path}: it has no config.json")
+        try:
+            content = json.loads(self.config_file.read_text())
+            return {"config": dict(content["config"]), "data": dict(content["data"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DomainwiseError(f"{self.config_file} is damaged and cannot be read: {error}") from error
+
+    def read_records(self) -> list[Record]:
+        if not self.records_file.exists():
+            return []
+        records: list[Record] = []
+        text = self.records_file.read_text()
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                if record["schema"] != SCHEMA or "step" not in record:
+                    raise ValueError(f"schema {record['schema']}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise DomainwiseError(
+                    f"{self.records_file} is damaged at line {number}: {error}; restore it"
+                ) from error
+            records.append(record)
+        if text and not text.endswith("\n"):
+            raise DomainwiseError(f"{self.records_file} is cut off at line {len(records)}; restore it")
+        return records
+
+    def write_records(self, records: Sequence[Record]) -> None:
+        lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
+        write_atomically(self.records_file, "".join(lines).encode())
+
+    def write_weights(self, which: Which, state: Mapping[str, Tensor]) -> None:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        write_atomically(self.path / f"{which}.safetensors", safetensors.torch.save(tensors))
+
+    def read_weights(self, which: Which) -> dict[str, Tensor]:
+        file = self.path / f"{which}.safetensors"
+        if not file.exists():
+            raise DomainwiseError(f"the run in {self.path} has no {which}.safetensors yet")
+        try:
+            return safetensors.torch.load_file(file)
+        except safetensors.SafetensorError as error:
+            raise DomainwiseError(f"{file} is damaged and cannot be read: {error}") from error
+
+    def write_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        with atomic_file(self.checkpoint_file) as file:
+            torch.save(dict(checkpoint), file)
+
+    def read_checkpoint(self) -> dict[str, Any] | None:
+        """The newest state that training can go on from, or None before the first."""
+        if not self.checkpoint_file.exists():
+            return None
+        try:
+            checkpoint: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises what its zip reader and unpickler happen to raise
+            raise DomainwiseError(
+                f"{self.checkpoint_file} is damaged or cut off and cannot be read; nothing was changed. "
+                "Restore it, or delete it to train from the start"
+            ) from error
+        return checkpoint
+
+    def write_done(self) -> None:
+        write_atomically(self.done_file, b"")
+
+
+def _short(value: object, most: int = 60) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,256 @@
+"""One run, from its config to its folder; killed at any moment, it goes on as if it had not been."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from domainwise.algorithms import Algorithm
+from domainwise.data import Dataset
+from domainwise.data.batches import draw_batch
+from domainwise.data.splits import Roles, Split, split
+from domainwise.errors import DomainwiseError
+from domainwise.runs.build import build_algorithm, data_facts
+from domainwise.runs.config import RunConfig, build_dataset, resolved, run_seed
+from domainwise.runs.device import autocast, pick_device
+from domainwise.runs.evaluate import evaluate, selection_score
+from domainwise.runs.store import SCHEMA, Record, RunFolder
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run is, what it was, and what it measured."""
+
+    folder: Path
+    config: RunConfig
+    records: list[Record]
+
+    @property
+    def last(self) -> Record:
+        return self.records[-1]
+
+
+class RunInterrupted(Exception):
+    """The run was asked to stop and has saved its state; the same call goes on from there."""
+
+
+OnStart = Callable[[RunConfig, int], None]
+OnStep = Callable[[int, float], None]
+OnRecord = Callable[[Record], None]
+
+
+def train(
+    config: RunConfig,
+    *,
+    on_start: OnStart = lambda config, step: None,
+    on_step: OnStep = lambda step, loss: None,
+    on_record: OnRecord = lambda record: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Train as `config` says, or go on with what its folder holds, and return the outcome.
+
+    Args:
+        on_start: called before the first update with the config, nothing left open, and the updates done before.
+        on_step: called after every update with the number of updates done and the loss.
+        on_record: called with each record, those of an earlier part of the run first.
+        should_stop: asked after every update; True saves the state and raises `RunInterrupted`.
+    """
+    device = pick_device(config.device)
+    precision = autocast(device, config.precision)
+    dataset = build_dataset(config)
+    config, roles = resolved(config, dataset)
+    run = _Run(config, dataset, roles, _splits(config, dataset, roles), device, RunFolder(config.folder()))
+    run.folder.create()
+    with run.folder.locked():
+        run.folder.claim(config.identity(), data_facts(dataset, roles))
+        if not run.folder.is_done:
+            with _torch_settings(config.threads, run_seed(config, dataset), device):
+                run.start()
+                on_start(config, run.step)
+                for record in run.records:
+                    on_record(record)
+                run.go_on(precision, on_step, on_record, should_stop)
+        return RunResult(run.folder.path, config, run.folder.read_records())
+
+
+@dataclass
+class _Run:
+    """A run in progress: what is fixed, then what a checkpoint holds."""
+
+    config: RunConfig
+    dataset: Dataset
+    roles: Roles
+    splits: dict[str, Split]
+    device: torch.device
+    folder: RunFolder
+    algorithm: Algorithm = field(init=False)
+    generator: torch.Generator = field(init=False)
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    best: float = -1.0
+
+    def start(self) -> None:
+        """Build the algorithm and restore the newest checkpoint, if there is one."""
+        self.generator = torch.Generator().manual_seed(torch.initial_seed())
+        facts = data_facts(self.dataset, self.roles)
+        self.algorithm = build_algorithm(self.config, facts, self.generator).to(self.device)
+        self.algorithm.network.to(memory_format=torch.channels_last)
+        checkpoint = self.folder.read_checkpoint()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def go_on(
+        self,
+        precision: Any,
+        on_step: OnStep,
+        on_record: OnRecord,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        assert self.config.steps is not None
+        assert self.config.record_every is not None
+        self.algorithm.train()
+        since, started = self.step, time.perf_counter()
+        while self.step < self.config.steps:
+            batches = [self._batch(name) for name in self.roles.train]
+            with precision:
+                loss = self.algorithm.update(batches)["loss"]
+            if not math.isfinite(loss):
+                raise DomainwiseError(
+                    f"the loss is {loss} at step {self.step}: training diverged. Try a lower lr or epsilon"
+                )
+            self.losses.append(loss)
+            self.step += 1
+            on_step(self.step, loss)
+            if (self.step - 1) % self.config.record_every == 0 or self.step == self.config.steps:
+                seconds = (time.perf_counter() - started) / (self.step - since)
+                on_record(self._record(seconds))
+                since, started = self.step, time.perf_counter()
+            elif should_stop():
+                self._save()
+                raise RunInterrupted(f"stopped after {self.step} steps")
+        self.folder.write_done()
+
+    def _batch(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.config.batch_size is not None
+        domain = self.dataset.domains[self.dataset.index(name)]
+        return draw_batch(domain, self.splits[name].main, self.config.batch_size, self.generator, self.device)
+
+    def _record(self, seconds_per_step: float) -> Record:
+        """Measure, and write everything: the checkpoint last, because it says that the rest is there."""
+        accuracy = evaluate(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device)
+        record = {
+            "schema": SCHEMA,
+            "step": self.step - 1,
+            "dataset": self.dataset.name,
+            "algorithm": self.config.algorithm_name,
+            "trial_seed": self.config.trial_seed,
+            "hparams_seed": self.config.hparams_seed,
+            "train_domains": self.roles.train,
+            "validation_domains": self.roles.validation,
+            "test_domains": self.roles.test,
+            "hparams": {
+                "batch_size": self.config.batch_size,
+                "dropout": self.config.dropout,
+                **self.config.hparams,
+            },
+            "accuracy": accuracy,
+            "loss": math.fsum(self.losses) / len(self.losses),
+            "seconds_per_step": seconds_per_step,
+            **self.algorithm.describe(),
+        }
+        self.records.append(record)
+        self.losses.clear()
+        self.folder.write_records(self.records)
+        weights = self.algorithm.network.state_dict()
+        score = selection_score(accuracy, self.roles)
+        if score > self.best:
+            self.best = score
+            self.folder.write_weights("best", weights)
+        self.folder.write_weights("last", weights)
+        self._save()
+        return record
+
+    def _save(self) -> None:
+        self.folder.write_checkpoint(
+            {
+                "step": self.step,
+                "losses": self.losses,
+                "records": len(self.records),
+                "best": self.best,
+                "algorithm": self.algorithm.state_dict(),
+                "generator": self.generator.get_state(),
+                "random": _random_state(self.device),
+            }
+        )
+
+    def _restore(self, checkpoint: dict[str, Any]) -> None:
+        try:
+            self.step, self.losses = checkpoint["step"], checkpoint["losses"]
+            self.best = checkpoint["best"]
+            self.algorithm.load_state_dict(checkpoint["algorithm"])
+            self.generator.set_state(checkpoint["generator"])
+            _set_random_state(self.device, checkpoint["random"])
+            count = checkpoint["records"]
+        except (KeyError, RuntimeError, TypeError) as error:
+            first = str(error).splitlines()[0]
+            raise DomainwiseError(f"{self.folder.checkpoint_file} does not fit this run: {first}") from error
+        records = self.folder.read_records()
+        if len(records) < count:
+            raise DomainwiseError(
+                f"{self.folder.records_file} has {len(records)} records, the checkpoint beside it {count}; restore it"
+            )
+        self.records = records[:count]
+
+
+def _splits(config: RunConfig, dataset: Dataset, roles: Roles) -> dict[str, Split]:
+    assert config.batch_size is not None
+    splits = {
+        domain.name: split(len(domain), config.trial_seed, index, dataset.holdout_fraction)
+        for index, domain in enumerate(dataset.domains)
+    }
+    for name in roles.train:
+        count = len(splits[name].main)
+        if count < config.batch_size:
+            raise DomainwiseError(
+                f"domain {name!r} has {count} images to train on, fewer than a batch of {config.batch_size}; "
+                "choose a smaller batch size"
+            )
+    return splits
+
+
+@contextmanager
+def _torch_settings(threads: int | None, seed: int, device: torch.device) -> Iterator[None]:
+    """The run's own seed and thread count; the caller's are back afterwards."""
+    before = torch.get_num_threads()
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state()
+    if device.type == "mps":
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def _set_random_state(device: torch.device, states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
+    if device.type == "mps" and "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
