@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torchvision.models import resnet18
 
 from domainwise import MultiplePerturbation
@@ -42,7 +43,7 @@ TEXTBOOK = "MAT, textbook loop"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--image-size", type=int, default=96)
     parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -116,15 +117,10 @@ def best_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[
 
 
 def peak_bytes(step: Step, batches: Batches) -> int:
-    """The most that is allocated at once during a step, beyond what was there before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    """The most that is held at once during a step in tensors that it makes."""
+    with _Held() as watch:
         step(batches)
-    events = [event for event in profiler.events() if event.name == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda event: event.time_range.start):
-        held += event.cpu_memory_usage
-        peak = max(peak, held)
-    return peak
+    return watch.peak
 
 
 def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
@@ -135,9 +131,9 @@ def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
     network = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3 * (image_size // 16) ** 2, CLASSES))
     x, y = (torch.cat(part) for part in zip(*make_batches(batch_size, image_size), strict=True))
     domain = torch.arange(DOMAINS).repeat_interleave(batch_size)
-    with _Largest() as watch:
+    with _Held() as watch:
         perturbation.attack(x, domain, lambda x: F.cross_entropy(network(x), y, reduction="none"))
-    return watch.nbytes, batch_size * COUNT * x[0].nbytes
+    return watch.largest, batch_size * COUNT * x[0].nbytes
 
 
 class TextbookMAT:
@@ -176,17 +172,32 @@ class TextbookMAT:
         self.optimizer.step()
 
 
-class _Largest(TorchDispatchMode):
-    """Notes the largest tensor that comes out of any operation inside."""
+class _Held(TorchDispatchMode):
+    """Follows the memory of all tensors that come out of operations inside, while anything still refers to it."""
 
-    nbytes = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: set[int] = set()
+        self.held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            if tensor.untyped_storage()._cdata not in self.held:
+                self.before.add(tensor.untyped_storage()._cdata)
         result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor):
-                self.nbytes = max(self.nbytes, tensor.nbytes)
+        self.held = {key: (alive, size) for key, (alive, size) in self.held.items() if not alive.expired()}
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            self.largest = max(self.largest, tensor.nbytes)
+            if storage._cdata not in self.before:
+                self.held[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
         return result
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 def _bytes(module: nn.Module) -> int:
