@@ -28,7 +28,7 @@ DEVICE = torch.device("cpu")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--radii", type=float, nargs="+", default=[0.5, 2.0])
+    parser.add_argument("--radii", type=float, nargs="+", default=[0.5])
     parser.add_argument("--lrs", type=float, nargs="+", default=[1e-3, 3e-4])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
