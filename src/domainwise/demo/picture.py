@@ -57,7 +57,7 @@ def _curves(figure: SubFigure, table: Sequence[Line]) -> None:
         panel.set_title(method.upper())
         panel.set_xlabel("norm of the unseen shift")
         panel.set_xticks(list(table[0].shifted))
-        panel.set_ylim(0.35, 1.02)
+        panel.set_ylim(0.27, 1.02)
         panel.grid(alpha=0.25)
         panel.axhline(0.5, color="gray", linewidth=0.8, linestyle=":")
         panel.legend(fontsize=8, loc="lower left")
