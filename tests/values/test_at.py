@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from tiny_problem import linear_network, two_domains
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,32 +13,6 @@ from domainwise.algorithms import AT
 EPSILON, STEP_SIZE, LR, WEIGHT_DECAY = 0.5, 0.3, 0.01, 0.1
 MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64).reshape(3, 1, 1)
 STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64).reshape(3, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def linear_network() -> nn.Sequential:
-    """Steep enough for losses on both sides of 2."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-    network[1].weight.data *= 8
-    return network
-
-
-def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
-    """Batches of five and two images: a row of pixels at 0, one at 1, two well inside."""
-    random = torch.Generator().manual_seed(seed)
-    batches = []
-    for count in (5, 2):
-        x = 0.2 + 0.6 * torch.rand(count, 3, 4, 4, generator=random)
-        x[:, :, 0], x[:, :, 1] = 0, 1
-        batches.append((x, torch.randint(3, (count,), generator=random)))
-    return batches
 
 
 def fresh(**given) -> AT:

@@ -13,13 +13,6 @@ from domainwise.algorithms import ERM
 LR, WEIGHT_DECAY = 0.01, 0.1
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def linear_network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(48, 3))

@@ -19,13 +19,6 @@ STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64).reshape(3, 1, 1)
 UNBOUND = {"epsilon": 1e6, "start": "zero"}
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def linear_network(channels: int = 3) -> nn.Sequential:
     """Steep enough for losses on both sides of 2."""
     torch.manual_seed(0)
