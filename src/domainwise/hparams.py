@@ -1,6 +1,7 @@
 """Hyperparameters: a frozen dataclass a method, with the range that a search draws each from beside its default."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,9 +63,14 @@ class Choice:
         return self.options[random.choice(len(self.options))]
 
 
-def searched(default: Any, distribution: Distribution) -> Any:
-    """A dataclass field with its default and the distribution that a search draws it from."""
-    return dataclasses.field(default=default, metadata={"search": distribution})
+def searched(default: Any, distribution: Distribution, **bounds: float) -> Any:
+    """A dataclass field with its default, the distribution that a search draws it from, and bounds as in `bounded`."""
+    return dataclasses.field(default=default, metadata={"search": distribution, **bounds})
+
+
+def bounded(default: Any, *, low: float = -math.inf, above: float = -math.inf, high: float = math.inf) -> Any:
+    """A dataclass field whose value is at least `low`, more than `above` and at most `high`."""
+    return dataclasses.field(default=default, metadata={"low": low, "above": above, "high": high})
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,12 @@ class Hparams:
 
     lr: float = searched(5e-5, Power(10, -5, -3.5))
     weight_decay: float = searched(0.0, Power(10, -6, -2))
+
+    def __post_init__(self) -> None:
+        for name, field in self.names().items():
+            value = getattr(self, name)
+            if isinstance(value, int | float):
+                _check_bounds(name, value, **{key: field.metadata[key] for key in _BOUNDS if key in field.metadata})
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -108,6 +120,21 @@ class Hparams:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+_BOUNDS = ("low", "above", "high")
+
+
+def _check_bounds(
+    name: str, value: float, low: float = -math.inf, above: float = -math.inf, high: float = math.inf
+) -> None:
+    if max(low, above) == -math.inf and high == math.inf:
+        return
+    if math.isfinite(value) and low <= value <= high and value > above:
+        return
+    limits = [f"at least {low:g}" if low > above else f"above {above:g}"]
+    limits += [] if high == math.inf else [f"at most {high:g}"]
+    raise DomainwiseError(f"{name} must be {' and '.join(limits)}, not {value}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

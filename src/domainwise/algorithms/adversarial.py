@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, joined
 from domainwise.algorithms.normalized_space import Model, NormalizedSpace
-from domainwise.hparams import Hparams, Power, searched
+from domainwise.hparams import Hparams, Power, bounded, searched
 from domainwise.perturbations import Perturbation
 
 
@@ -38,11 +38,7 @@ class AdversarialHparams(Hparams):
     schedule: Literal["two_pass", "simultaneous"] = "two_pass"
     order: Literal["joint", "sequential"] = "joint"
     objective: Literal["mean", "sum"] = "mean"
-    clean_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.clean_weight < float("inf"):
-            raise ValueError(f"clean_weight must be a number of at least 0, not {self.clean_weight}")
+    clean_weight: float = bounded(0.0, low=0)
 
     def geometry(self) -> dict[str, Any]:
         """The settings that every perturbation takes."""

@@ -8,6 +8,7 @@ from torch import nn
 from domainwise.algorithms import adversarial
 from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.algorithms.normalized_space import NormalizedSpace
+from domainwise.hparams import bounded
 from domainwise.perturbations import SampleWisePerturbation
 
 
@@ -27,20 +28,16 @@ class ATHparams(adversarial.AdversarialHparams):
         },
     }
 
-    steps: int = 1
+    steps: int = bounded(1, low=1)
     start: Literal["random", "zero", "cube"] = "random"
     over: Literal["sample", "domain"] = "sample"
     space: Literal["pixels", "normalized"] = "pixels"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
 
 
 class AT(Algorithm):
     """Sample-wise adversarial training: every image gets a perturbation of its own, made anew each update."""
 
+    source = "Madry et al. 2017"
     Hparams = ATHparams
     hparams: ATHparams
 

@@ -1,11 +1,13 @@
 """What every method is: a network, its hyperparameters, and an update from one batch a domain."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from domainwise.hparams import Hparams as CommonHparams
 
@@ -19,11 +21,16 @@ class Algorithm(nn.Module, ABC):
         network: images in [0, 1] to logits.
         num_domains: how many training domains there are.
         input_shape: of one image; taken from the network where it has one.
+        domain_sizes: how many images each training domain has, for methods that enlarge it.
+        augment: a batch of images to another view of them, for methods that compare two.
         generator: of all random draws that are not the network's own.
         hparams: values for fields of the method's `Hparams`.
     """
 
     Hparams: ClassVar[type[CommonHparams]] = CommonHparams
+    # Who published the method, and the fewest training domains that give it something to work with.
+    source: ClassVar[str] = ""
+    min_domains: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -31,52 +38,91 @@ class Algorithm(nn.Module, ABC):
         *,
         num_domains: int,
         input_shape: Sequence[int] | None = None,
+        domain_sizes: Sequence[int] | None = None,
+        augment: Callable[[Tensor], Tensor] | None = None,
         generator: torch.Generator | None = None,
         **hparams: Any,
     ) -> None:
         super().__init__()
+        if num_domains < self.min_domains:
+            name, least = type(self).__name__, self.min_domains
+            raise ValueError(f"{name} compares domains: it needs at least {least} to train on, not {num_domains}")
         self.network = network
         self.num_domains = num_domains
+        self.domain_sizes = domain_sizes
+        self.augment = augment
         self.generator = generator
         self.hparams = self.Hparams.of(**hparams)
         shape = input_shape if input_shape is not None else getattr(network, "input_shape", None)
         self.input_shape = None if shape is None else tuple(shape)
-        self.optimizer = torch.optim.Adam(
-            network.parameters(), lr=self.hparams.lr, weight_decay=self.hparams.weight_decay, fused=True
-        )
+        self.updates = 0  # counted by methods that follow a schedule
+        self.optimizer: Optimizer = self.adam(network.parameters())
 
     @abstractmethod
     def update(self, batches: Batches) -> dict[str, float]:
-        """One update from a list with one (x, y) a domain; what it measured, as plain floats."""
+        """One update from a list with one (x, y) a domain; what it measured, as plain floats.
+
+        `loss` is the cross-entropy trained on, so that methods can be compared; their own terms stand beside it.
+        """
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Logits (b, num_classes), computed in eval mode."""
-        # A user may have frozen some layers in eval mode, so each gets back its own.
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
-        try:
+        with evaluating(self):
             logits: Tensor = self.network(x)
             return logits
-        finally:
-            for module, was_training in modes:
-                module.training = was_training
 
     def describe(self) -> dict[str, Any]:
         """What a record should say about the method's own state, ready for JSON."""
         return {}
 
-    def descend_(self, loss: Tensor) -> None:
-        """The one place where a loss becomes a step of the network."""
-        self.optimizer.zero_grad()
+    def adam(self, parameters: Iterable[nn.Parameter], **settings: Any) -> Adam:
+        """The optimizer of every method; `settings` take the place of the common ones."""
+        common = {"lr": self.hparams.lr, "weight_decay": self.hparams.weight_decay, "fused": True}
+        return Adam(parameters, **{**common, **settings})
+
+    def descend_(self, loss: Tensor, *optimizers: Optimizer) -> None:
+        """One step of each optimizer, by default the network's, down the loss."""
+        chosen = optimizers or (self.optimizer,)
+        for optimizer in chosen:
+            optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
+        for optimizer in chosen:
+            self.step_(optimizer)
+
+    def step_(self, optimizer: Optimizer) -> None:
+        """The one place where gradients, whatever they were made of, become a step."""
+        optimizer.step()
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
+        return {
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self._optimizers().items()},
+            "generator": None if self.generator is None else self.generator.get_state(),
+            "updates": self.updates,
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        for name, optimizer in self._optimizers().items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        if self.generator is not None and state["generator"] is not None:
+            self.generator.set_state(state["generator"].cpu())
+        self.updates = state["updates"]
+
+    def _optimizers(self) -> dict[str, Optimizer]:
+        """Every optimizer that an attribute holds, so that none can be left out of the state."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode inside. A user may have frozen some layers in it, so each gets back its own mode."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
 
 
 def joined(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,3 +136,13 @@ def joined(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
     sizes = torch.tensor([len(labels) for _, labels in batches])
     domain = torch.arange(num_domains).repeat_interleave(sizes)
     return x, y, domain.to(x.device)
+
+
+def by_domain(values: Tensor, batches: Batches) -> list[Tensor]:
+    """What was computed for the joined batch, (b, ...), as one tensor for each domain that it holds samples of."""
+    return [part for part in values.split([len(y) for _, y in batches]) if len(part)]
+
+
+def mean_of_each(values: Tensor, batches: Batches) -> Tensor:
+    """The mean over each domain's samples, (domains that have some, ...)."""
+    return torch.stack([part.mean(0) for part in by_domain(values, batches)])

@@ -8,6 +8,8 @@ from domainwise.algorithms.base import Algorithm, Batches, joined
 class ERM(Algorithm):
     """Empirical risk minimization: all domains pooled, no perturbation. The baseline to beat."""
 
+    source = "Vapnik 1998"
+
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)
         loss = F.cross_entropy(self.network(x), y)

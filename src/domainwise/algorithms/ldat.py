@@ -25,6 +25,7 @@ class LDATHparams(adversarial.AdversarialHparams):
 class LDAT(Algorithm):
     """Low-rank decomposed adversarial training: a domain's images share one perturbation of rank at most l."""
 
+    source = "Wang et al. 2022"
     Hparams = LDATHparams
     hparams: LDATHparams
 

@@ -30,6 +30,7 @@ class MATHparams(adversarial.AdversarialHparams):
 class MAT(Algorithm):
     """Multiple-perturbation adversarial training: a domain's images share a learned mix of k perturbations."""
 
+    source = "Wang et al. 2022"
     Hparams = MATHparams
     hparams: MATHparams
 

@@ -28,6 +28,7 @@ class UATHparams(adversarial.AdversarialHparams):
 class UAT(Algorithm):
     """Universal adversarial training: all images of a domain share one perturbation, kept over updates."""
 
+    source = "Moosavi-Dezfooli et al. 2017"
     Hparams = UATHparams
     hparams: UATHparams
 

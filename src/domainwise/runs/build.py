@@ -9,14 +9,14 @@ from torch import nn
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.splits import Roles
+from domainwise.data.splits import Roles, Split
 from domainwise.errors import DomainwiseError
 from domainwise.networks import NetworkBuilder
 from domainwise.runs.config import RunConfig
 from domainwise.runs.store import RunFolder, Which
 
 
-def data_facts(dataset: Dataset, roles: Roles) -> dict[str, Any]:
+def data_facts(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> dict[str, Any]:
     """What a model must know of the data, so that it can be loaded without it."""
     return {
         "classes": list(dataset.classes),
@@ -24,6 +24,7 @@ def data_facts(dataset: Dataset, roles: Roles) -> dict[str, Any]:
         "train_domains": list(roles.train),
         "validation_domains": list(roles.validation),
         "test_domains": list(roles.test),
+        "domain_sizes": [len(splits[name].main) for name in roles.train],
     }
 
 
@@ -35,6 +36,7 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             network,
             num_domains=len(data["train_domains"]),
             input_shape=data["input_shape"],
+            domain_sizes=data["domain_sizes"],
             generator=generator,
             **config.hparams,
         )

@@ -67,7 +67,7 @@ def train(
     run = _Run(config, dataset, roles, _splits(config, dataset, roles), device, RunFolder(config.folder()))
     run.folder.create()
     with run.folder.locked():
-        run.folder.claim(config.identity(), data_facts(dataset, roles))
+        run.folder.claim(config.identity(), data_facts(dataset, roles, run.splits))
         if not run.folder.is_done:
             with _torch_settings(config.threads, run_seed(config, dataset), device):
                 run.start()
@@ -98,7 +98,7 @@ class _Run:
     def start(self) -> None:
         """Build the algorithm and restore the newest checkpoint, if there is one."""
         self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        facts = data_facts(self.dataset, self.roles)
+        facts = data_facts(self.dataset, self.roles, self.splits)
         self.algorithm = build_algorithm(self.config, facts, self.generator).to(self.device)
         self.algorithm.network.to(memory_format=torch.channels_last)
         checkpoint = self.folder.read_checkpoint()

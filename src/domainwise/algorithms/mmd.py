@@ -1,0 +1,38 @@
+"""MMD: features whose distribution is the same in all domains (Li et al. 2018, CVPR)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.algorithms import matching
+from domainwise.algorithms.base import Algorithm, Batches
+from domainwise.algorithms.features import two_parts
+
+_BANDWIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+
+
+class MMD(Algorithm):
+    """Maximum mean discrepancy: a penalty on how far apart the domains' features are under Gaussian kernels."""
+
+    source = "Li et al. 2018 (CVPR)"
+    min_domains = 2
+    Hparams = matching.MatchingHparams
+    hparams: matching.MatchingHparams
+
+    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
+        super().__init__(network, num_domains=num_domains, **settings)
+        two_parts(network, "MMD")
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        return matching.update(self, two_parts(self.network, "MMD"), self.hparams, discrepancy, batches)
+
+
+def discrepancy(features: Tensor, sizes: list[int]) -> Tensor:
+    """The mean over pairs of domains of Kxx + Kyy - 2 Kxy, each K a mean over all entries, diagonal included."""
+    # Distances do not depend on the origin; near the middle of the batch they lose the least to rounding.
+    features = features - features.mean(0).detach()
+    squares = features.square().sum(1)
+    distances = (squares[:, None] + squares - 2 * features @ features.T).clamp(min=1e-30)
+    kernel = torch.stack([(-gamma * distances).exp() for gamma in _BANDWIDTHS]).sum(0)
+    return matching.pair_distance(kernel, matching.domain_weights(features, sizes))

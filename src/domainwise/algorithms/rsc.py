@@ -1,0 +1,56 @@
+"""RSC: learn without the features that help most (Huang et al. 2020, Algorithm 1)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.features import two_parts
+from domainwise.hparams import Hparams, Uniform, searched
+from domainwise.networks import Network
+
+
+@dataclass(frozen=True)
+class RSCHparams(Hparams):
+    """feature_drop: share of each sample's features that is muted (f); sample_drop: share of samples that are (b)."""
+
+    feature_drop: float = searched(1 / 3, Uniform(0, 0.5), low=0, high=1)
+    sample_drop: float = searched(1 / 3, Uniform(0, 0.5), low=0, high=1)
+
+
+class RSC(Algorithm):
+    """Representation self-challenging: the features that a prediction rests on most are muted."""
+
+    source = "Huang et al. 2020"
+    Hparams = RSCHparams
+    hparams: RSCHparams
+
+    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
+        super().__init__(network, num_domains=num_domains, **settings)
+        two_parts(network, "RSC")
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        x, y, _ = joined(batches, self.num_domains)
+        network = two_parts(self.network, "RSC")
+        features = network.featurizer(x)
+        kept = self._kept(network, features.detach(), y)
+        loss = F.cross_entropy(network.classifier(features * kept), y)
+        self.descend_(loss)
+        return {"loss": loss.item()}
+
+    def _kept(self, network: Network, features: Tensor, y: Tensor) -> Tensor:
+        """1 for features that stay, 0 for those that are muted, (b, d)."""
+        features.requires_grad_()
+        logits = network.classifier(features)
+        (gradient,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), features)
+        with torch.no_grad():
+            threshold = gradient.quantile(1 - self.hparams.feature_drop, dim=1, keepdim=True)
+            kept = gradient < threshold
+            muted = network.classifier(features * kept)
+            drop = (logits.softmax(1) - muted.softmax(1)).gather(1, y[:, None])
+            is_spared = drop < drop.quantile(1 - self.hparams.sample_drop)
+            stays: Tensor = kept | is_spared
+            return stays.to(features.dtype)
