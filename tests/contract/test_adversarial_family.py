@@ -1,0 +1,137 @@
+"""What the adversarial family promises beyond what every method does."""
+
+import copy
+
+import pytest
+import torch
+from contract_problem import (
+    FAMILY,
+    KEPT,
+    assert_same_state,
+    build,
+    fresh,
+    plain_network,
+    random_batches,
+    random_network,
+)
+from torch import Tensor, nn
+
+from domainwise.errors import DomainwiseError
+
+
+@pytest.mark.parametrize("order", ["joint", "sequential"])
+@pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
+@pytest.mark.parametrize("name", KEPT)
+def test_the_perturbation_of_an_absent_domain_stays(name: str, schedule: str, order: str) -> None:
+    algorithm = fresh(name, num_domains=3, schedule=schedule, order=order)
+    before = [tensor.detach().clone() for tensor in algorithm.perturbation.parameters()]
+    algorithm.update(random_batches(4, 0, 3))
+    for old, new in zip(before, algorithm.perturbation.parameters(), strict=True):
+        assert torch.equal(old[1], new[1])
+        assert not torch.equal(old[0], new[0])
+        assert not torch.equal(old[2], new[2])
+
+
+@pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
+@pytest.mark.parametrize("ascent", ["normalized", "gradient", "sign"])
+@pytest.mark.parametrize("name", KEPT)
+def test_a_perturbation_without_gradient_stays(name: str, ascent: str, schedule: str) -> None:
+    algorithm = fresh(name, ascent=ascent, schedule=schedule)
+    with torch.no_grad():
+        algorithm.network.classifier.weight.zero_()
+    before = [tensor.detach().clone() for tensor in algorithm.perturbation.parameters()]
+    algorithm.update(random_batches(4, 3))
+    for old, new in zip(before, algorithm.perturbation.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_another_seed_gives_another_perturbation(name: str) -> None:
+    results = []
+    for seed in (0, 1):
+        torch.manual_seed(0)
+        algorithm = build(name, plain_network(), seed=seed)
+        results.append(algorithm.update(random_batches(5, 4))["loss"])
+    assert results[0] != results[1]
+
+
+@pytest.mark.parametrize("counts", [(), (4,), (4, 4, 4)])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_wrong_number_of_batches_is_said_clearly_in_sequence_too(name: str, counts: tuple[int, ...]) -> None:
+    algorithm = fresh(name, order="sequential")
+    before = copy.deepcopy(algorithm.network.state_dict())
+    with pytest.raises(ValueError, match=rf"one \(x, y\) a domain: 2, not {len(counts)}"):
+        algorithm.update(random_batches(*counts))
+    assert_same_state(algorithm.network.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_an_unknown_hyperparameter_of_the_family_gets_the_nearest_spelling(name: str) -> None:
+    with pytest.raises(DomainwiseError, match="did you mean 'epsilon'"):
+        fresh(name, epsilom=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("at", {"steps": 1.5}),
+        ("mat", {"count": "ten"}),
+        ("ldat", {"rank": 2.0}),
+        ("uat", {"norm": "l1"}),
+        ("uat", {"variant": "relased"}),
+        ("mat", {"weights": "samples"}),
+        ("at", {"start": "sphere"}),
+        ("ldat", {"order": "random"}),
+        ("ldat", {"schedule": "one_pass"}),
+    ],
+)
+def test_a_wrong_choice_or_number_is_named(name: str, given: dict[str, object]) -> None:
+    (hparam,) = given
+    with pytest.raises(DomainwiseError, match=f"hyperparameter {hparam} must be"):
+        fresh(name, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("at", {}), ("mat", {"weights": "sample"}), ("mat", {"variant": "released"})]
+)
+def test_what_is_made_anew_cannot_be_trained_in_one_pass(name: str, given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"simultaneous.*two_pass"):
+        fresh(name, schedule="simultaneous", **given)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_family_must_know_the_shape_of_an_image(name: str) -> None:
+    with pytest.raises(ValueError, match=r"input_shape=\(channels, height, width\)"):
+        build(name, nn.Sequential(nn.Flatten(), nn.Linear(432, 3)))
+
+
+@pytest.mark.parametrize(("name", "hparams"), [*((name, {}) for name in FAMILY), ("at", {"steps": 3})])
+def test_only_the_training_pass_reaches_the_buffers(name: str, hparams: dict[str, int]) -> None:
+    algorithm = fresh(name, random_network, lr=0.0, **hparams)
+    expected = copy.deepcopy(algorithm.network)
+    seen: list[Tensor] = []
+    algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
+    algorithm.update(random_batches(5, 4))
+    assert len(seen) == hparams.get("steps", 1) + 1
+    expected(seen[-1])
+    for ours, theirs in zip(algorithm.network.buffers(), expected.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert algorithm.network.featurizer[1].num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_one_pass_runs_the_network_once(name: str) -> None:
+    algorithm = fresh(name, schedule="simultaneous")
+    calls: list[int] = []
+    algorithm.network.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
+    algorithm.update(random_batches(5, 4))
+    assert calls == [9]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_inner_pass_is_in_training_mode(name: str) -> None:
+    algorithm = fresh(name, random_network)
+    modes: list[bool] = []
+    algorithm.network.featurizer[4].register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    algorithm.update(random_batches(5, 4))
+    assert modes == [True, True]

@@ -1,0 +1,135 @@
+"""Same seed, same result; saved, loaded and gone on with, nothing changes; prediction disturbs nothing."""
+
+import copy
+import io
+
+import pytest
+import torch
+from contract_problem import assert_same_state, fresh, plain_network, random_batches, random_network
+from torch.optim import Optimizer
+
+from domainwise.algorithms import ALGORITHMS
+
+# Settings that bring a method's own state into play within a few updates.
+EVENTFUL = {
+    "irm": {"anneal_steps": 3},
+    "vrex": {"anneal_steps": 3},
+    "dann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
+    "gut": {"round_every": 2, "pool": 12},
+    "groupdro": {"group_step_size": 0.5},
+    "mtl": {"ema": 0.5},
+    "mldg": {"meta_test_domains": 1},
+}
+CASES = [*((name, EVENTFUL.get(name, {})) for name in ALGORITHMS), ("mat", {"weights": "sample"})]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_predict_gives_logits_without_gradients(name: str) -> None:
+    algorithm = fresh(name)
+    x = random_batches(7)[0][0]
+    logits = algorithm.predict(x)
+    assert logits.shape == (7, 3)
+    assert not logits.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(logits, algorithm.network(x))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_predict_is_in_eval_mode_and_draws_nothing(name: str, is_training: bool) -> None:
+    algorithm = fresh(name, random_network)
+    algorithm.update(random_batches(6, 6))
+    algorithm.train(is_training)
+    x = random_batches(5)[0][0]
+    expected = copy.deepcopy(algorithm.network).eval()(x).detach()
+    buffers = [buffer.clone() for buffer in algorithm.buffers()]
+    torch_state, own_state = torch.get_rng_state(), algorithm.generator.get_state()
+    first, second = algorithm.predict(x), algorithm.predict(x)
+    torch.testing.assert_close(first, expected, rtol=0, atol=0)
+    torch.testing.assert_close(second, expected, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert torch.equal(algorithm.generator.get_state(), own_state)
+    assert all(module.training is is_training for module in algorithm.modules())
+    assert all(torch.equal(old, new) for old, new in zip(buffers, algorithm.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_frozen_layer_keeps_its_mode(name: str) -> None:
+    algorithm = fresh(name, random_network, **EVENTFUL.get(name, {}))
+    _, batch_norm, _, _, dropout = algorithm.network.featurizer
+    batch_norm.eval()
+    for step in range(3):
+        algorithm.update(random_batches(5, 4, seed=step))
+    algorithm.predict(random_batches(5)[0][0])
+    assert algorithm.network.training
+    assert dropout.training
+    assert not batch_norm.training
+
+
+@pytest.mark.parametrize(("name", "hparams"), CASES)
+def test_the_same_seed_gives_the_same_result_to_the_bit(name: str, hparams: dict[str, object]) -> None:
+    states = []
+    for _ in range(2):
+        algorithm = fresh(name, random_network, seed=5, **hparams)
+        returned = [algorithm.update(random_batches(5, 4, seed=step)) for step in range(5)]
+        states.append((returned, algorithm.state_dict()))
+    assert_same_state(states[0], states[1])
+
+
+@pytest.mark.parametrize("name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut"])
+def test_random_draws_come_from_the_given_generator(name: str) -> None:
+    hparams = EVENTFUL.get(name, {})
+    results, torch_states = [], []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        algorithm = fresh(name, plain_network, **hparams)
+        algorithm.generator.manual_seed(seed)
+        torch.manual_seed(1)
+        results.append([algorithm.update(random_batches(5, 4, seed=step))["loss"] for step in range(6)])
+        torch_states.append(torch.get_rng_state())
+    assert results[0] == results[1]
+    if name not in ("uat", "mat", "ldat"):  # those drew when they were built
+        assert results[0] != results[2]
+    # The network of this test draws nothing, so torch's own generator stays where it was.
+    torch.manual_seed(1)
+    assert all(torch.equal(state, torch.get_rng_state()) for state in torch_states)
+
+
+@pytest.mark.parametrize("saved_after", [1, 2, 3, 4])
+@pytest.mark.parametrize(("name", "hparams"), CASES)
+def test_saved_loaded_and_gone_on_with_nothing_changes(name: str, hparams: dict[str, object], saved_after: int) -> None:
+    algorithm = fresh(name, random_network, **hparams)
+    for step in range(saved_after):
+        algorithm.update(random_batches(5, 4, seed=step))
+    file = io.BytesIO()
+    torch.save(algorithm.state_dict(), file)
+    torch_state = torch.get_rng_state()
+    rest = range(saved_after, saved_after + 4)
+    expected = [algorithm.update(random_batches(5, 4, seed=step)) for step in rest]
+
+    file.seek(0)
+    restored = fresh(name, random_network, seed=99, **hparams)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    torch.set_rng_state(torch_state)
+    assert [restored.update(random_batches(5, 4, seed=step)) for step in rest] == expected
+    assert_same_state(restored.state_dict(), algorithm.state_dict())
+    assert torch.equal(restored.generator.get_state(), algorithm.generator.get_state())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_saved_state_holds_every_optimizer(name: str) -> None:
+    algorithm = fresh(name)
+    for step in range(3):
+        algorithm.update(random_batches(5, 4, seed=step))
+    restored = fresh(name, seed=99)
+    restored.load_state_dict(copy.deepcopy(algorithm.state_dict()))
+    optimizers = {key: value for key, value in vars(algorithm).items() if isinstance(value, Optimizer)}
+    reached = 0
+    for key, optimizer in optimizers.items():
+        saved, loaded = optimizer.state_dict()["state"], getattr(restored, key).state_dict()["state"]
+        assert saved
+        assert_same_state(loaded, saved)
+        reached += len(saved)
+    # Between them they hold Adam's means for every parameter but the perturbation's, which ascend by themselves.
+    own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith("perturbation."))
+    assert reached == own
