@@ -91,7 +91,7 @@ def train(
         )
     if not line.records:
         for record in result.records[-1:]:
-            console.print(_record_line(record), highlight=False)
+            console.print(_record_line(record), highlight=False, soft_wrap=True)
     console.print(f"[bold]done[/bold]: {result.folder}", highlight=False, soft_wrap=True)
 
 
@@ -131,7 +131,7 @@ class _Line:
 
     def on_record(self, record: Record) -> None:
         self.records += 1
-        self.progress.console.print(_record_line(record), highlight=False)
+        self.progress.console.print(_record_line(record), highlight=False, soft_wrap=True)
 
 
 def _record_line(record: Record) -> str:
