@@ -93,4 +93,4 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     # It saved where it was, not where the last record was.
     assert checkpoint["step"] - 1 > json.loads(records.read_text().splitlines()[-1])["step"]
-    assert len(checkpoint["losses"]) == (checkpoint["step"] - 1) % 11
+    assert len(checkpoint["measured"]) == (checkpoint["step"] - 1) % 11

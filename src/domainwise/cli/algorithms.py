@@ -1,5 +1,6 @@
 """`domainwise algorithms`: the methods, and the hyperparameters of one."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -40,6 +41,7 @@ def algorithms(
     for row in _hparams_rows(kind):
         table.add_row(*row)
     Console().print(table)
+    print(f"\n{inspect.getdoc(kind.Hparams)}")
     for variant, settings in kind.Hparams.VARIANTS.items():
         print(f"variant {variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
 

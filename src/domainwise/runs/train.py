@@ -91,7 +91,7 @@ class _Run:
     algorithm: Algorithm = field(init=False)
     generator: torch.Generator = field(init=False)
     step: int = 0
-    losses: list[float] = field(default_factory=list)
+    measured: list[dict[str, float]] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     best: float = -1.0
 
@@ -119,12 +119,13 @@ class _Run:
         while self.step < self.config.steps:
             batches = [self._batch(name) for name in self.roles.train]
             with precision:
-                loss = self.algorithm.update(batches)["loss"]
+                measured = self.algorithm.update(batches)
+            loss = measured["loss"]
             if not math.isfinite(loss):
                 raise DomainwiseError(
                     f"the loss is {loss} at step {self.step}: training diverged. Try a lower lr or epsilon"
                 )
-            self.losses.append(loss)
+            self.measured.append(measured)
             self.step += 1
             on_step(self.step, loss)
             if (self.step - 1) % self.config.record_every == 0 or self.step == self.config.steps:
@@ -160,12 +161,12 @@ class _Run:
                 **self.config.hparams,
             },
             "accuracy": accuracy,
-            "loss": math.fsum(self.losses) / len(self.losses),
+            **_means(self.measured),
             "seconds_per_step": seconds_per_step,
             **self.algorithm.describe(),
         }
         self.records.append(record)
-        self.losses.clear()
+        self.measured.clear()
         self.folder.write_records(self.records)
         weights = self.algorithm.network.state_dict()
         score = selection_score(accuracy, self.roles)
@@ -180,7 +181,7 @@ class _Run:
         self.folder.write_checkpoint(
             {
                 "step": self.step,
-                "losses": self.losses,
+                "measured": self.measured,
                 "records": len(self.records),
                 "best": self.best,
                 "algorithm": self.algorithm.state_dict(),
@@ -191,7 +192,7 @@ class _Run:
 
     def _restore(self, checkpoint: dict[str, Any]) -> None:
         try:
-            self.step, self.losses = checkpoint["step"], checkpoint["losses"]
+            self.step, self.measured = checkpoint["step"], checkpoint["measured"]
             self.best = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
             self.generator.set_state(checkpoint["generator"])
@@ -206,6 +207,13 @@ class _Run:
                 f"{self.folder.records_file} has {len(records)} records, the checkpoint beside it {count}; restore it"
             )
         self.records = records[:count]
+
+
+def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
+    """The loss and the method's own terms, as means over the updates since the last record."""
+    means = {name: math.fsum(each[name] for each in measured) / len(measured) for name in measured[0]}
+    loss = means.pop("loss")
+    return {"loss": loss, "terms": means} if means else {"loss": loss}
 
 
 def _splits(config: RunConfig, dataset: Dataset, roles: Roles) -> dict[str, Split]:

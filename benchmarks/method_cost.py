@@ -1,0 +1,68 @@
+"""What an update of every method costs, as a ratio to ERM, measured side by side in one process.
+
+Methods take turns, round after round, and the best of the rounds counts, so that whatever else the machine does falls
+on all of them alike. Where updates are of several kinds, one of each is timed and their mean is what counts.
+
+    python benchmarks/method_cost.py
+    python benchmarks/method_cost.py --rounds 10 --image-size 64 --batch-size 16
+"""
+
+import argparse
+from functools import partial
+
+import torch
+from torch import nn
+from torchvision.models import resnet18
+
+from domainwise.algorithms import ALGORITHMS, Algorithm
+from domainwise.networks import Network
+from domainwise.runs.device import keep_freed_memory
+from step_cost import CLASSES, DOMAINS, Batches, Step, best_seconds, make_batches
+
+# The discriminator's turn and the network's.
+UPDATES = {"dann": 2}
+COPYING = "gut, while it makes copies"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--image-size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    batches = make_batches(options.batch_size, options.image_size)
+    steps: dict[str, Step] = {name: partial(updated, build(name, options.image_size)) for name in ALGORITHMS}
+    # Every update of this one belongs to a round.
+    steps[COPYING] = partial(updated, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9))
+    seconds = best_seconds(steps, batches, options.rounds)
+    print(
+        f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, {options.threads} threads, "
+        f"best of {options.rounds}, torch {torch.__version__}\n"
+    )
+    print("| method | ms an update | x ERM |\n|---|---:|---:|")
+    each = {name: seconds[name] / UPDATES.get(name, 1) for name in steps}
+    for name, time in each.items():
+        print(f"| {name} | {time * 1e3:.0f} | {time / each['erm']:.2f} |")
+
+
+def build(name: str, image_size: int, **hparams: float) -> Algorithm:
+    torch.manual_seed(0)
+    body = resnet18()
+    num_features, body.fc = body.fc.in_features, nn.Identity()
+    shape = (3, image_size, image_size)
+    network = Network(body, nn.Linear(num_features, CLASSES), input_shape=shape, num_features=num_features)
+    network.to(memory_format=torch.channels_last)
+    return ALGORITHMS[name](network, num_domains=DOMAINS, domain_sizes=[1000] * DOMAINS, **hparams)
+
+
+def updated(algorithm: Algorithm, batches: Batches) -> None:
+    name = next(key for key, kind in ALGORITHMS.items() if kind is type(algorithm))
+    for _ in range(UPDATES.get(name, 1)):
+        algorithm.update(batches)
+
+
+if __name__ == "__main__":
+    main()

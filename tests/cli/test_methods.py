@@ -1,0 +1,81 @@
+"""Every method of the table trains, stops, goes on and is loaded again from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from domainwise import RunConfig, load_algorithm, load_model, train
+from domainwise.algorithms import ALGORITHMS
+from domainwise.runs import RunInterrupted
+from domainwise.runs.store import RunFolder
+
+# Within seven steps: a jump of the penalty, a turn of each network, a round of copies cut in two.
+HPARAMS: dict[str, dict[str, Any]] = {
+    "irm": {"anneal_steps": 4},
+    "vrex": {"anneal_steps": 4},
+    "dann": {"discriminator_steps": 2},
+    "gut": {"round_every": 3, "pool": 24},
+}
+
+
+def config(name: str, folder: Path) -> RunConfig:
+    return RunConfig(
+        algorithm=name,
+        hparams=HPARAMS.get(name, {}),
+        dataset_options={"train_count": 60, "test_count": 20, "shifts": (0, 8)},
+        steps=7,
+        record_every=3,
+        batch_size=8,
+        dropout=0.1,
+        threads=1,
+        device="cpu",
+        output=folder,
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(name: str, tmp_path: Path) -> None:
+    whole = train(config(name, tmp_path / "whole"))
+    steps: list[int] = []
+    with pytest.raises(RunInterrupted):
+        train(
+            config(name, tmp_path / "stopped"),
+            on_step=lambda step, loss: steps.append(step),
+            should_stop=lambda: len(steps) == 5,
+        )
+    stopped = train(config(name, tmp_path / "stopped"))
+    for one, other in zip(whole.records, stopped.records, strict=True):
+        assert one.pop("seconds_per_step") > 0
+        assert other.pop("seconds_per_step") > 0
+        assert one == other
+    ours, theirs = (RunFolder(tmp_path / run).read_weights("last") for run in ("whole", "stopped"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+    # What the method measured beside its loss is in the records.
+    terms = {"irm": "penalty", "dann": "discriminator_loss", "ncdg": "coverage", "sagnet": "style_loss", "gut": "pool"}
+    if name in terms:
+        assert terms[name] in whole.last["terms"]
+
+    x = torch.rand(6, 3, 32, 32)
+    with torch.no_grad():
+        logits = load_model(tmp_path / "whole", "last")(x)
+    assert logits.shape == (6, 2)
+    torch.testing.assert_close(logits, load_algorithm(tmp_path / "stopped").predict(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_training_domain_is_enough_or_refused_in_one_line(name: str, tmp_path: Path, domainwise: Any) -> None:
+    outcome = domainwise(
+        *("train", "--algorithm", name, "--train-domain", "style_0", "--steps", "2", "--batch-size", "8"),
+        *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--threads", "1"),
+        *("--device", "cpu", "-o", tmp_path / "run"),
+    )
+    if ALGORITHMS[name].min_domains == 1:
+        assert outcome.code == 0, outcome.err
+    else:
+        assert outcome.code == 2
+        assert outcome.err.startswith(f"error: {ALGORITHMS[name].__name__} compares domains: it needs at least 2")
+        assert outcome.err.count("\n") == 1
