@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from tiny_problem import two_domains
+from tiny_problem import domains
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,12 +13,6 @@ from domainwise.algorithms import CORAL
 from domainwise.networks import Network
 
 PENALTY_WEIGHT, LR, WEIGHT_DECAY = 2.5, 0.01, 0.1
-
-
-def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many images a domain, at most five."""
-    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
-    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
 
 
 def feature_network() -> Network:

@@ -5,19 +5,13 @@ import math
 
 import pytest
 import torch
-from tiny_problem import linear_network, two_domains
-from torch import Tensor, nn
+from tiny_problem import domains, linear_network
+from torch import nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import GroupDRO
 
 GROUP_STEP_SIZE, LR, WEIGHT_DECAY = 0.3, 0.01, 0.1
-
-
-def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many images a domain, at most five."""
-    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
-    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
 
 
 def fresh(network: nn.Module) -> GroupDRO:

@@ -5,18 +5,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tiny_problem import linear_network, two_domains
+from tiny_problem import domains, linear_network
 from torch import Tensor
 
 from domainwise.algorithms import Mixup
 
 ALPHA, LR, WEIGHT_DECAY, SEED = 0.7, 0.01, 0.1, 3
-
-
-def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many images a domain, at most five."""
-    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
-    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
 
 
 def draws(generator: torch.Generator, count: int) -> tuple[list[int], list[float]]:

@@ -4,19 +4,13 @@ import copy
 
 import pytest
 import torch
-from tiny_problem import linear_network, two_domains
+from tiny_problem import domains, linear_network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import MLDG
 
 META_TEST_WEIGHT, LR, WEIGHT_DECAY, SEED = 0.6, 0.01, 0.1, 3
-
-
-def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many images a domain, at most five."""
-    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
-    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
 
 
 def network_with_batch_norm() -> nn.Sequential:

@@ -21,3 +21,9 @@ def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
         x[:, :, 0], x[:, :, 1] = 0, 1
         batches.append((x, torch.randint(3, (count,), generator=random)))
     return batches
+
+
+def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
+    """As many images a domain, at most five."""
+    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
+    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
