@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import RSC
+from domainwise.algorithms.rsc import percentile
 from domainwise.networks import Network
 
 LR, WEIGHT_DECAY = 0.01, 0.1
@@ -74,3 +75,16 @@ def test_as_many_are_muted_as_asked_for(drop: float, muted_in_each_muted_sample:
     muted = (seen[-1] == 0).sum(1)
     assert muted.tolist().count(muted_in_each_muted_sample) == muted_samples
     assert muted.tolist().count(0) == 7 - muted_samples
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 1 - 0.4, 1 - 1 / 3, 1])
+@pytest.mark.parametrize("count", [1, 2, 31, 64, 1024])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_percentiles_are_numpys_in_either_precision(count: int, share: float, dtype: torch.dtype) -> None:
+    """Many of these ranks are whole: then the threshold is a value that is there, and that value is muted."""
+    values = torch.randn(50, count, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    expected = np.percentile(values.numpy(), share * 100, axis=1, keepdims=True).astype(values.numpy().dtype)
+    ours = percentile(values, share)
+    torch.testing.assert_close(ours, torch.from_numpy(expected), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
+    if dtype == torch.float32:
+        assert torch.equal(values < ours, torch.from_numpy(values.numpy() < expected))

@@ -15,7 +15,9 @@ from domainwise.hparams import Choice, Hparams, Power, searched
 
 @dataclass(frozen=True)
 class DANNHparams(Hparams):
-    """lr, weight_decay: of the network. discriminator_lr: None means as `lr`.
+    """lr, weight_decay: of the network.
+
+    discriminator_lr, discriminator_weight_decay: of the other one; None for the former means as `lr`.
 
     adversary_weight: of the discriminator's loss in the network's (lambda).
     discriminator_steps: updates of the discriminator to one of the network.

@@ -1,5 +1,6 @@
 """RSC: learn without the features that help most (Huang et al. 2020, Algorithm 1)."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,20 @@ class RSC(Algorithm):
         logits = network.classifier(features)
         (gradient,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), features)
         with torch.no_grad():
-            threshold = gradient.quantile(1 - self.hparams.feature_drop, dim=1, keepdim=True)
-            kept = gradient < threshold
+            kept = gradient < percentile(gradient, 1 - self.hparams.feature_drop)
             muted = network.classifier(features * kept)
-            drop = (logits.softmax(1) - muted.softmax(1)).gather(1, y[:, None])
-            is_spared = drop < drop.quantile(1 - self.hparams.sample_drop)
-            stays: Tensor = kept | is_spared
+            drop = (logits.softmax(1) - muted.softmax(1)).gather(1, y[:, None]).squeeze(1)
+            is_spared = drop < percentile(drop, 1 - self.hparams.sample_drop)
+            stays: Tensor = kept | is_spared[:, None]
             return stays.to(features.dtype)
+
+
+def percentile(values: Tensor, share: float) -> Tensor:
+    """The value below which `share` of the last dimension lies, (..., 1), interpolated linearly as numpy does.
+
+    `torch.quantile` rounds the rank to the values' precision, so that at a whole rank it misses the value that is there.
+    """
+    rank = share * (values.shape[-1] - 1)
+    ordered = values.sort(dim=-1).values
+    below, above = ordered[..., math.floor(rank)], ordered[..., math.ceil(rank)]
+    return (below + (rank - math.floor(rank)) * (above - below))[..., None]
