@@ -47,6 +47,17 @@ def test_code_in_the_docs_runs(block: str, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text()), target
+
+
+def anchors(text: str) -> set[str]:
+    """As a page of markdown names its headings: in lower case, without punctuation, joined by hyphens."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

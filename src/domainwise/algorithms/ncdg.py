@@ -52,10 +52,13 @@ class NCDG(Algorithm):
         with _recorded(_relus(self.network)) as activations:
             loss = F.cross_entropy(self.network(views), y.repeat(2))
         coverage = self._coverage(activations)
-        (gradient,) = torch.autograd.grad(coverage.sum(), views, create_graph=True)
+        hparams = self.hparams
+        needs_second_derivative = hparams.similarity_weight > 0
+        (gradient,) = torch.autograd.grad(
+            coverage.sum(), views, retain_graph=True, create_graph=needs_second_derivative
+        )
         of_image, of_copy = gradient.flatten(1).chunk(2)
         similarity = F.cosine_similarity(of_image, of_copy, eps=_EPS).mean()
-        hparams = self.hparams
         bonus = hparams.coverage_weight * coverage.mean() - hparams.similarity_weight * (1 - similarity)
         self.descend_(loss - bonus)
         return {"loss": loss.item(), "coverage": coverage.mean().item(), "similarity": similarity.item()}

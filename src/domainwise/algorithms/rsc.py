@@ -59,7 +59,7 @@ class RSC(Algorithm):
 def percentile(values: Tensor, share: float) -> Tensor:
     """The value below which `share` of the last dimension lies, (..., 1), interpolated linearly as numpy does.
 
-    `torch.quantile` rounds the rank to the values' precision, so that at a whole rank it misses the value that is there.
+    `torch.quantile` rounds the rank to the values' precision, and so misses the value that is there at a whole one.
     """
     rank = share * (values.shape[-1] - 1)
     ordered = values.sort(dim=-1).values
