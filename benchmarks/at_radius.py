@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from domainwise.algorithms import AT
-from domainwise.algorithms.base import Batches
+from domainwise.algorithms.batches import Batches
 from domainwise.data import Domain, silhouettes
 from domainwise.data.batches import draw_batch, in_order
 from domainwise.data.splits import split

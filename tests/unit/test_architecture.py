@@ -50,3 +50,9 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_every_part_has_its_place() -> None:
     there = {p.stem for p in ROOT.iterdir() if not p.name.startswith("__") and (p.is_dir() or p.suffix == ".py")}
     assert there == set(LAYERS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_takes_a_device_for_granted(path: Path) -> None:
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if isinstance(call, ast.Attribute) and call.attr == "cuda"]

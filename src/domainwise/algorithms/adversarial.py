@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined
 from domainwise.algorithms.normalized_space import Model, NormalizedSpace
 from domainwise.hparams import Hparams, Power, bounded, searched
 from domainwise.perturbations import Perturbation

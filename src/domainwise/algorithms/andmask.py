@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, present
 from domainwise.algorithms.gradients import gradients_of, step_along_, trained
 from domainwise.hparams import Hparams, Uniform, searched
 
@@ -28,16 +29,14 @@ class ANDMask(Algorithm):
     hparams: ANDMaskHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        joined(batches, self.num_domains)
         weights = list(trained(self.network).values())
         losses: list[Tensor] = []
         gradients: list[list[Tensor]] = []
         # Domain by domain: one pass over all of them would need as many full backward passes as there are domains.
-        for x, y in batches:
-            if len(y):
-                loss = F.cross_entropy(self.network(x), y)
-                gradients.append(gradients_of(loss, weights))
-                losses.append(loss.detach())
+        for x, y in present(batches, self.num_domains):
+            loss = F.cross_entropy(self.network(x), y)
+            gradients.append(gradients_of(loss, weights))
+            losses.append(loss.detach())
         step_along_(self, masked_mean(gradients, self.hparams.agreement))
         return {"loss": torch.stack(losses).mean().item()}
 

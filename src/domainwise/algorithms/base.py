@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from domainwise.algorithms.batches import Batches
 from domainwise.hparams import Hparams as CommonHparams
-
-Batches = Sequence[tuple[Tensor, Tensor]]
 
 
 class Algorithm(nn.Module, ABC):
@@ -123,26 +122,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in modes:
             part.training = was_training
-
-
-def joined(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All domains' images, labels and domain indices as one batch."""
-    if len(batches) != num_domains:
-        raise ValueError(f"update() needs one (x, y) a domain: {num_domains}, not {len(batches)}")
-    if not any(len(y) for _, y in batches):
-        raise ValueError("update() needs at least one sample")
-    x = torch.cat([x for x, _ in batches])
-    y = torch.cat([y for _, y in batches])
-    sizes = torch.tensor([len(labels) for _, labels in batches])
-    domain = torch.arange(num_domains).repeat_interleave(sizes)
-    return x, y, domain.to(x.device)
-
-
-def by_domain(values: Tensor, batches: Batches) -> list[Tensor]:
-    """What was computed for the joined batch, (b, ...), as one tensor for each domain that it holds samples of."""
-    return [part for part in values.split([len(y) for _, y in batches]) if len(part)]
-
-
-def mean_of_each(values: Tensor, batches: Batches) -> Tensor:
-    """The mean over each domain's samples, (domains that have some, ...)."""
-    return torch.stack([part.mean(0) for part in by_domain(values, batches)])

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.algorithms import matching
-from domainwise.algorithms.base import Algorithm, Batches
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches
 from domainwise.algorithms.features import two_parts
 
 

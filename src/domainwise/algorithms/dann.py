@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined
 from domainwise.algorithms.features import like, two_parts
 from domainwise.hparams import Choice, Hparams, Power, searched
 

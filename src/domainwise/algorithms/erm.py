@@ -2,7 +2,8 @@
 
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined
 
 
 class ERM(Algorithm):

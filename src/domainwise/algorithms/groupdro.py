@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, domains_there, joined, mean_of_each
 from domainwise.algorithms.features import like
 from domainwise.hparams import Hparams, Power, searched
 
@@ -35,7 +36,7 @@ class GroupDRO(Algorithm):
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)
         losses = mean_of_each(F.cross_entropy(self.network(x), y, reduction="none"), batches)
-        there = torch.tensor([index for index, (_, labels) in enumerate(batches) if len(labels)], device=x.device)
+        there = domains_there(batches, x.device)
         growth = (self.hparams.group_step_size * losses.detach()).exp()
         self.group_weights[there] *= growth.to(self.group_weights.dtype)
         self.group_weights /= self.group_weights.sum()

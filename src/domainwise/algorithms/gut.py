@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, evaluating, joined
+from domainwise.algorithms.base import Algorithm, evaluating
+from domainwise.algorithms.batches import Batches, joined
 from domainwise.algorithms.features import two_parts
 from domainwise.algorithms.pool import Pool
 from domainwise.hparams import Hparams, bounded

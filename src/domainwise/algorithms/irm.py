@@ -5,7 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms import annealing
-from domainwise.algorithms.base import Algorithm, Batches, by_domain, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, by_domain, joined, mean_of_each
 
 
 class IRM(Algorithm):

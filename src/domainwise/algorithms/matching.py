@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined, mean_of_each
 from domainwise.hparams import Hparams, Power, searched
 from domainwise.networks import Network
 
@@ -28,7 +29,10 @@ def update(
     x, y, _ = joined(batches, algorithm.num_domains)
     features = network.featurizer(x)
     losses = mean_of_each(F.cross_entropy(network.classifier(features), y, reduction="none"), batches)
-    penalty = distance(features, [len(labels) for _, labels in batches])
+    # Distances are small differences of large numbers: half precision would leave nothing of them.
+    with torch.autocast(x.device.type, enabled=False):
+        exact = features.to(torch.promote_types(features.dtype, torch.float32))
+        penalty = distance(exact, [len(labels) for _, labels in batches])
     algorithm.descend_(losses.mean() + hparams.penalty_weight * penalty)
     return {"loss": losses.mean().item(), "penalty": penalty.item()}
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined, mean_of_each, present
 from domainwise.hparams import Hparams, Power, searched
 
 
@@ -27,8 +28,7 @@ class Mixup(Algorithm):
     hparams: MixupHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        joined(batches, self.num_domains)
-        there = [batch for batch in batches if len(batch[1])]
+        there = present(batches, self.num_domains)
         order = torch.randperm(len(there), generator=self.generator).tolist()
         weights = self._draw_weights(len(there))
         mixed: list[tuple[Tensor, Tensor]] = []

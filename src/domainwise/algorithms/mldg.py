@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, present
 from domainwise.algorithms.gradients import gradients_of, step_along_, trained
 from domainwise.hparams import Choice, Hparams, Power, searched
 
@@ -33,8 +34,7 @@ class MLDG(Algorithm):
     hparams: MLDGHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        joined(batches, self.num_domains)
-        there = [batch for batch in batches if len(batch[1])]
+        there = present(batches, self.num_domains)
         weights = trained(self.network)
         total = [torch.zeros_like(weight) for weight in weights.values()]
         losses: list[Tensor] = []

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, domains_there, joined, mean_of_each
 from domainwise.algorithms.features import like, new_head, two_parts
 from domainwise.hparams import Choice, Hparams, searched
 
@@ -55,7 +56,7 @@ class MTL(Algorithm):
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, domain = joined(batches, self.num_domains)
         features = self.network.featurizer(x)
-        there = torch.tensor([index for index, (_, labels) in enumerate(batches) if len(labels)], device=x.device)
+        there = domains_there(batches, x.device)
         means = self.hparams.ema * mean_of_each(features, batches) + (1 - self.hparams.ema) * self.embeddings[there]
         embeddings = self.embeddings.index_copy(0, there, means.to(self.embeddings.dtype))
         each = F.cross_entropy(self.network.classify(features, embeddings[domain]), y, reduction="none")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined
 from domainwise.algorithms.features import two_parts
 from domainwise.hparams import Hparams, Uniform, searched
 from domainwise.networks import Network

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined
 from domainwise.algorithms.features import new_head, two_parts
 from domainwise.hparams import Hparams, Power, searched
 

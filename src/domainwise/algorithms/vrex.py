@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch.nn import functional as F
 
 from domainwise.algorithms import annealing
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
+from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.batches import Batches, joined, mean_of_each
 from domainwise.hparams import Power, searched
 
 
