@@ -7,7 +7,6 @@ on all of them alike. Where updates are of several kinds, one of each is timed a
     python benchmarks/method_cost.py --rounds 10 --image-size 64 --batch-size 16
 """
 
-import argparse
 from functools import partial
 
 import torch
@@ -16,8 +15,7 @@ from torchvision.models import resnet18
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import Network
-from domainwise.runs.device import keep_freed_memory
-from step_cost import CLASSES, DOMAINS, Batches, Step, best_seconds, make_batches
+from step_cost import CLASSES, DOMAINS, Batches, Step, best_seconds, make_batches, read_options
 
 # The discriminator's turn and the network's.
 UPDATES = {"dann": 2}
@@ -25,14 +23,7 @@ COPYING = "gut, while it makes copies"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--image-size", type=int, default=96)
-    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
+    options = read_options(__doc__, rounds=5)
     batches = make_batches(options.batch_size, options.image_size)
     steps: dict[str, Step] = {name: partial(updated, build(name, options.image_size)) for name in ALGORITHMS}
     # Every update of this one belongs to a round.

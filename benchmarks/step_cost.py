@@ -42,14 +42,7 @@ TEXTBOOK = "MAT, textbook loop"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--image-size", type=int, default=96)
-    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
+    options = read_options(__doc__, rounds=6)
     batches = make_batches(options.batch_size, options.image_size)
     steps, states = make_steps(options.image_size)
     seconds = best_seconds(steps, batches, options.rounds)
@@ -71,6 +64,19 @@ def main() -> None:
     largest, naive = largest_tensor(image_size=224, batch_size=64)
     print(f"MAT's attack at 224 px, batch {DOMAINS} x 64: its largest tensor has {largest / 1e6:.0f} MB;")
     print(f"a (b, k, C, H, W) tensor of one domain would have {naive / 1e6:.0f} MB.")
+
+
+def read_options(description: str | None, rounds: int) -> argparse.Namespace:
+    """From the command line; the threads that it asks for are set."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--image-size", type=int, default=96)
+    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    return options
 
 
 def make_batches(batch_size: int, image_size: int) -> Batches:
