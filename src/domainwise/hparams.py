@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,9 +69,9 @@ def searched(default: Any, distribution: Distribution, **bounds: float) -> Any:
     return dataclasses.field(default=default, metadata={"search": distribution, **bounds})
 
 
-def bounded(default: Any, *, low: float = -math.inf, above: float = -math.inf, high: float = math.inf) -> Any:
-    """A dataclass field whose value is at least `low`, more than `above` and at most `high`."""
-    return dataclasses.field(default=default, metadata={"low": low, "above": above, "high": high})
+def bounded(default: Any, **bounds: float) -> Any:
+    """A dataclass field whose value is at least `low`, more than `above`, at most `high`: those that are given."""
+    return dataclasses.field(default=default, metadata=bounds)
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,7 @@ class Hparams:
 
     def __post_init__(self) -> None:
         for name, field in self.names().items():
-            value = getattr(self, name)
-            if isinstance(value, int | float):
-                _check_bounds(name, value, **{key: field.metadata[key] for key in _BOUNDS if key in field.metadata})
+            _check_bounds(name, getattr(self, name), field.metadata)
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -122,19 +121,16 @@ class Hparams:
         return dataclasses.asdict(self)
 
 
-_BOUNDS = ("low", "above", "high")
+_BOUNDS = {"low": (operator.ge, "at least"), "above": (operator.gt, "above"), "high": (operator.le, "at most")}
 
 
-def _check_bounds(
-    name: str, value: float, low: float = -math.inf, above: float = -math.inf, high: float = math.inf
-) -> None:
-    if max(low, above) == -math.inf and high == math.inf:
+def _check_bounds(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    bounds = {key: metadata[key] for key in _BOUNDS if key in metadata}
+    if value is None or not bounds:
         return
-    if math.isfinite(value) and low <= value <= high and value > above:
-        return
-    limits = [f"at least {low:g}" if low > above else f"above {above:g}"]
-    limits += [] if high == math.inf else [f"at most {high:g}"]
-    raise DomainwiseError(f"{name} must be {' and '.join(limits)}, not {value}")
+    if not math.isfinite(value) or not all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items()):
+        limits = " and ".join(f"{_BOUNDS[key][1]} {bound:g}" for key, bound in bounds.items())
+        raise DomainwiseError(f"{name} must be {limits}, not {value}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

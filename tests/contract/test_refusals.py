@@ -25,7 +25,7 @@ WRONG = {
         "adversary_weight": -1.0,
         "discriminator_steps": 0,
         "gradient_penalty": -1.0,
-        "beta1": 1.0,
+        "beta1": -0.1,
         "width": 0,
         "depth": 1,
         "discriminator_dropout": 1.5,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domainwise.errors import DomainwiseError
-from domainwise.hparams import Choice, Hparams, Power, Uniform, searched
+from domainwise.hparams import Choice, Hparams, Power, Uniform, bounded, searched
 
 
 @dataclass(frozen=True)
@@ -203,3 +203,32 @@ def test_as_dict_holds_every_field() -> None:
         "title": "none given",
     }
     assert Example.of(**hparams.as_dict()) == hparams
+
+
+@dataclass(frozen=True)
+class Bounded(Hparams):
+    share: float = bounded(0.5, low=0, high=1)
+    size: float | None = bounded(None, above=0)
+    count: int = searched(3, Choice((3, 5)), low=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"share": -0.1}, "share must be at least 0 and at most 1, not -0.1"),
+        ({"share": 1.5}, "share must be at least 0 and at most 1, not 1.5"),
+        ({"share": float("nan")}, "share must be at least 0 and at most 1, not nan"),
+        ({"size": 0}, "size must be above 0, not 0.0"),
+        ({"size": float("inf")}, "size must be above 0, not inf"),
+        ({"count": 1}, "count must be at least 2, not 1"),
+    ],
+)
+def test_a_number_outside_its_bounds_is_named(given: dict[str, float], said: str) -> None:
+    with pytest.raises(DomainwiseError, match=said):
+        Bounded.of(**given)
+
+
+def test_bounds_are_allowed_themselves_and_none_has_no_size() -> None:
+    kept = Bounded.of(share=1, count=2)
+    assert (kept.share, kept.size, kept.count) == (1.0, None, 2)
+    assert Bounded.of(share=0, size=1e-9).share == 0.0

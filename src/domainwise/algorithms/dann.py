@@ -30,7 +30,7 @@ class DANNHparams(Hparams):
     adversary_weight: float = searched(1.0, Power(10, -2, 2), low=0)
     discriminator_steps: int = searched(1, Power(2, 0, 3, whole=True), low=1)
     gradient_penalty: float = searched(0.0, Power(10, -2, 1), low=0)
-    beta1: float = searched(0.5, Choice((0.0, 0.5)), low=0, high=1 - 1e-9)
+    beta1: float = searched(0.5, Choice((0.0, 0.5)), low=0)
     width: int = searched(256, Power(2, 6, 10, whole=True), low=1)
     depth: int = searched(3, Choice((3, 4, 5)), low=2)
     discriminator_dropout: float = searched(0.0, Choice((0.0, 0.1, 0.5)), low=0, high=1)

@@ -36,7 +36,7 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             network,
             num_domains=len(data["train_domains"]),
             input_shape=data["input_shape"],
-            domain_sizes=data["domain_sizes"],
+            domain_sizes=data.get("domain_sizes"),
             generator=generator,
             **config.hparams,
         )

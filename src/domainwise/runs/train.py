@@ -211,9 +211,13 @@ class _Run:
 
 def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
     """The loss and the method's own terms, as means over the updates since the last record."""
-    means = {name: math.fsum(each[name] for each in measured) / len(measured) for name in measured[0]}
-    loss = means.pop("loss")
-    return {"loss": loss, "terms": means} if means else {"loss": loss}
+    values: dict[str, list[float]] = {}
+    for each in measured:
+        for name, value in each.items():
+            values.setdefault(name, []).append(value)
+    terms = {name: math.fsum(given) / len(given) for name, given in values.items()}
+    loss = terms.pop("loss")
+    return {"loss": loss, "terms": terms} if terms else {"loss": loss}
 
 
 def _splits(config: RunConfig, dataset: Dataset, roles: Roles) -> dict[str, Split]:
