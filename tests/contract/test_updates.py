@@ -65,7 +65,9 @@ def test_domains_may_differ_in_size_and_one_may_be_absent(name: str, counts: tup
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_loss_falls_on_an_easy_problem(name: str) -> None:
-    algorithm = fresh(name, augment=dimmed)
+    # RSC's loss is that of the features it left, so with a third of sixteen muted it cannot fall far.
+    hparams = {"feature_drop": 0.1, "sample_drop": 0.1} if name == "rsc" else {}
+    algorithm = fresh(name, augment=dimmed, **hparams)
     losses = [algorithm.update(separable_batches(step, 16, 12))["loss"] for step in range(80)]
     assert sum(losses[-5:]) / 5 < 0.3 * sum(losses[:5]) / 5
     x, y = separable_batches(1000, 200)[0]
