@@ -20,6 +20,7 @@ LAYERS = (
     "runs",
     "sweeps",
     "demo",
+    "theory",
     "cli",
 )
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in LAYERS)

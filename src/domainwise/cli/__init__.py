@@ -5,7 +5,7 @@ import warnings
 
 import typer
 
-from domainwise.cli import algorithms, datasets, demo, train
+from domainwise.cli import algorithms, datasets, demo, theory, train
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunInterrupted
 
@@ -21,6 +21,7 @@ app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=algorithms.EXAMPLES)(algorithms.algorithms)
 app.command(epilog=datasets.EXAMPLES)(datasets.datasets)
+app.command(epilog=theory.EXAMPLES)(theory.theory)
 
 
 def main() -> None:
