@@ -68,3 +68,8 @@ def test_constraints_see_what_is_broken_in_any_task() -> None:
     held = constraints(three_valued)
     assert not held["two-valued spurious feature"]
     assert not held["conditional independence, given y"]
+
+
+def test_the_largest_margin_is_measured_by_the_smallest() -> None:
+    assert Task(0.9, margins=(0.5, 1.0, 2.0)).max_margin == 4
+    assert Task(0.9, margins=(0.1,)).max_margin == 1
