@@ -2,7 +2,9 @@
 
 from domainwise.theory.bounds import Shift
 from domainwise.theory.dynamics import descend, flow, reliance
-from domainwise.theory.findings import Finding, findings
-from domainwise.theory.problem import Points, Task, easy_to_learn
+from domainwise.theory.easy_tasks import easy_to_learn
+from domainwise.theory.finding import Finding
+from domainwise.theory.findings import findings
+from domainwise.theory.problem import Points, Task
 
 __all__ = ["Finding", "Points", "Shift", "Task", "descend", "easy_to_learn", "findings", "flow", "reliance"]

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from domainwise.theory import bounds
 from domainwise.theory.bounds import Shift
+from domainwise.theory.claims_on_bounds import limit_of_condition
 from domainwise.theory.dynamics import Adversary, flow, reliance
-from domainwise.theory.findings import limit_of_condition
 from domainwise.theory.problem import Floats, Task
 
 NAMES: dict[Adversary, str] = {"none": "ERM", "domain": "domain-wise, exact", "sample": "sample-wise AT"}

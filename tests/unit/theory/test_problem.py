@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.theory.problem import DESERT, GRASS, Points, Task, easy_to_learn
+from domainwise.theory.easy_tasks import easy_to_learn
+from domainwise.theory.problem import DESERT, GRASS, Points, Task
 
 
 def constraints(*domains: Points) -> dict[str, bool]:
