@@ -19,8 +19,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.algorithms import as_markdown
 from domainwise.cli.words import pairs
+from domainwise.markdown import as_markdown
 from domainwise.runs import RunConfig, RunResult
 from domainwise.sweeps.local import run_all
 

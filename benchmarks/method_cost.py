@@ -25,9 +25,11 @@ COPYING = "gut, while it makes copies"
 def main() -> None:
     options = read_options(__doc__, rounds=5)
     batches = make_batches(options.batch_size, options.image_size)
-    steps: dict[str, Step] = {name: partial(updated, build(name, options.image_size)) for name in ALGORITHMS}
+    steps: dict[str, Step] = {
+        name: partial(updated, build(name, options.image_size), UPDATES.get(name, 1)) for name in ALGORITHMS
+    }
     # Every update of this one belongs to a round.
-    steps[COPYING] = partial(updated, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9))
+    steps[COPYING] = partial(updated, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9), 1)
     seconds = best_seconds(steps, batches, options.rounds)
     print(
         f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, {options.threads} threads, "
@@ -49,9 +51,8 @@ def build(name: str, image_size: int, **hparams: float) -> Algorithm:
     return ALGORITHMS[name](network, num_domains=DOMAINS, domain_sizes=[1000] * DOMAINS, **hparams)
 
 
-def updated(algorithm: Algorithm, batches: Batches) -> None:
-    name = next(key for key, kind in ALGORITHMS.items() if kind is type(algorithm))
-    for _ in range(UPDATES.get(name, 1)):
+def updated(algorithm: Algorithm, times: int, batches: Batches) -> None:
+    for _ in range(times):
         algorithm.update(batches)
 
 

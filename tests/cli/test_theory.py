@@ -44,3 +44,11 @@ def test_a_radius_outside_the_proof_is_one_line(domainwise: Cli, tmp_path: Path,
     assert said in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (tmp_path / "theory").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(domainwise: Cli, tmp_path: Path) -> None:
+    (tmp_path / "theory").write_text("a file, not a folder")
+    outcome = domainwise("theory", "--out", tmp_path / "theory")
+    assert outcome.code == 2
+    assert "cannot be written to" in outcome.err
+    assert outcome.err.count("\n") == 1

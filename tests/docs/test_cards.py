@@ -22,7 +22,7 @@ def test_the_card_is_complete(name: str) -> None:
     )
     details = card.split("## Implementation details")[1].split("\n## ")[0]
     assert re.findall(r"^(\d+)\. ", details, re.MULTILINE)[:2] == ["1", "2"]
-    # The year is that of the entry in the overview, which names the first version.
+    # Whoever the overview names is among the authors.
     assert ALGORITHMS[name].source.split(" et al.")[0].split()[0] in card.split("## Source")[1]
 
 

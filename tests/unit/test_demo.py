@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from domainwise.demo.plan import Plan, Row
-from domainwise.demo.table import as_markdown, lines
+from domainwise.demo.table import lines, table_of
 from domainwise.errors import DomainwiseError
 
 
@@ -46,7 +46,7 @@ def test_the_smaller_radius_is_chosen_on_a_tie() -> None:
 
 
 def test_markdown_has_a_row_a_line() -> None:
-    text = as_markdown(lines({Row("erm", None): [record(0.5, 0.25)], Row("at", 2.0): [record(0.5, 0.75)]}))
+    text = table_of(lines({Row("erm", None): [record(0.5, 0.25)], Row("at", 2.0): [record(0.5, 0.75)]}))
     assert text.splitlines()[0] == "| method | radius | loss | holdout | shift 0 | shift 12 |"
     assert text.splitlines()[2] == "| **erm** |  | 0.100 | 0.500 | 1.000 | 0.250 |"
     assert text.splitlines()[3] == "| **at** | 2 | 0.100 | 0.500 | 1.000 | 0.750 |"

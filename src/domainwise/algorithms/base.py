@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from domainwise.algorithms.batches import Batches
+from domainwise.algorithms.features import two_parts
 from domainwise.hparams import Hparams as CommonHparams
 
 
@@ -30,6 +31,8 @@ class Algorithm(nn.Module, ABC):
     # Who published the method, and the fewest training domains that give it something to work with.
     source: ClassVar[str] = ""
     min_domains: ClassVar[int] = 1
+    # Whether it looks between the network's featurizer and its classifier.
+    needs_features: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Algorithm(nn.Module, ABC):
         if num_domains < self.min_domains:
             name, least = type(self).__name__, self.min_domains
             raise ValueError(f"{name} compares domains: it needs at least {least} to train on, not {num_domains}")
-        self.network = network
+        self.network = two_parts(network, type(self).__name__) if self.needs_features else network
         self.num_domains = num_domains
         self.domain_sizes = domain_sizes
         self.augment = augment

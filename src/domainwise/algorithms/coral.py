@@ -1,14 +1,12 @@
 """CORAL: features whose mean and covariance are the same in all domains (Sun and Saenko 2016)."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from domainwise.algorithms import matching
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.batches import Batches
-from domainwise.algorithms.features import two_parts
+from domainwise.networks import Network
 
 
 class CORAL(Algorithm):
@@ -18,13 +16,11 @@ class CORAL(Algorithm):
     min_domains = 2
     Hparams = matching.MatchingHparams
     hparams: matching.MatchingHparams
-
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        two_parts(network, "CORAL")
+    network: Network
+    needs_features = True
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return matching.update(self, two_parts(self.network, "CORAL"), self.hparams, moment_distance, batches)
+        return matching.update(self, self.network, self.hparams, moment_distance, batches)
 
 
 def moment_distance(features: Tensor, sizes: list[int]) -> Tensor:

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import like, two_parts
+from domainwise.algorithms.features import like
 from domainwise.hparams import Choice, Hparams, Power, searched
+from domainwise.networks import Network
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,13 @@ class DANN(Algorithm):
     min_domains = 2
     Hparams = DANNHparams
     hparams: DANNHparams
+    network: Network
+    needs_features = True
 
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
         hparams = self.hparams
-        sizes = [two_parts(network, "DANN").num_features, *[hparams.width] * (hparams.depth - 1), num_domains]
+        sizes = [self.network.num_features, *[hparams.width] * (hparams.depth - 1), num_domains]
         self.discriminator = _mlp(sizes, hparams.discriminator_dropout).to(**like(network))
         betas = (hparams.beta1, 0.9)
         self.optimizer = self.adam(network.parameters(), betas=betas)
@@ -62,7 +65,7 @@ class DANN(Algorithm):
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, domain = joined(batches, self.num_domains)
-        network, hparams = two_parts(self.network, "DANN"), self.hparams
+        network, hparams = self.network, self.hparams
         self.updates += 1
         is_discriminators_turn = self.updates % (1 + hparams.discriminator_steps) < hparams.discriminator_steps
         with torch.set_grad_enabled(not is_discriminators_turn):
@@ -78,7 +81,7 @@ class DANN(Algorithm):
     def _discriminator_loss(self, features: Tensor, domain: Tensor) -> Tensor:
         if not self.hparams.gradient_penalty:
             return F.cross_entropy(self.discriminator(features), domain)
-        features = features if features.requires_grad else features.requires_grad_()
+        features.requires_grad_()
         each = F.cross_entropy(self.discriminator(features), domain, reduction="none")
         (gradient,) = torch.autograd.grad(each.sum(), features, create_graph=True)
         return each.mean() + self.hparams.gradient_penalty * gradient.square().sum(1).mean()

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, evaluating
 from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import two_parts
 from domainwise.algorithms.pool import Pool
 from domainwise.hparams import Hparams, bounded
+from domainwise.networks import Network
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class GUT(Algorithm):
     source = "Volpi et al. 2018"
     Hparams = GUTHparams
     hparams: GUTHparams
+    network: Network
+    needs_features = True
 
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
-        two_parts(network, "GUT")
         if self.domain_sizes is None or len(self.domain_sizes) != num_domains:
             raise ValueError(
                 f"GUT must know how many images each of the {num_domains} training domains has: give domain_sizes="
@@ -70,7 +71,7 @@ class GUT(Algorithm):
 
     def _ascended(self, start: Tensor, y: Tensor) -> Tensor:
         """CE(f(x), y) - gamma / 2 |g(x) - g(start)|^2 climbed from `start`, g the featurizer."""
-        network, hparams = two_parts(self.network, "GUT"), self.hparams
+        network, hparams = self.network, self.hparams
         x = start
         # In eval mode, because dropout would put an image at a distance from itself.
         with evaluating(network):

@@ -1,14 +1,12 @@
 """MMD: features whose distribution is the same in all domains (Li et al. 2018, CVPR)."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from domainwise.algorithms import matching
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.batches import Batches
-from domainwise.algorithms.features import two_parts
+from domainwise.networks import Network
 
 _BANDWIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
@@ -20,13 +18,11 @@ class MMD(Algorithm):
     min_domains = 2
     Hparams = matching.MatchingHparams
     hparams: matching.MatchingHparams
-
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        two_parts(network, "MMD")
+    network: Network
+    needs_features = True
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return matching.update(self, two_parts(self.network, "MMD"), self.hparams, discrepancy, batches)
+        return matching.update(self, self.network, self.hparams, discrepancy, batches)
 
 
 def discrepancy(features: Tensor, sizes: list[int]) -> Tensor:

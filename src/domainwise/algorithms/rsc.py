@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import two_parts
 from domainwise.hparams import Hparams, Uniform, searched
 from domainwise.networks import Network
 
@@ -29,28 +27,25 @@ class RSC(Algorithm):
     source = "Huang et al. 2020"
     Hparams = RSCHparams
     hparams: RSCHparams
-
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        two_parts(network, "RSC")
+    network: Network
+    needs_features = True
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)
-        network = two_parts(self.network, "RSC")
-        features = network.featurizer(x)
-        kept = self._kept(network, features.detach(), y)
-        loss = F.cross_entropy(network.classifier(features * kept), y)
+        features = self.network.featurizer(x)
+        kept = self._kept(features.detach(), y)
+        loss = F.cross_entropy(self.network.classifier(features * kept), y)
         self.descend_(loss)
         return {"loss": loss.item()}
 
-    def _kept(self, network: Network, features: Tensor, y: Tensor) -> Tensor:
+    def _kept(self, features: Tensor, y: Tensor) -> Tensor:
         """1 for features that stay, 0 for those that are muted, (b, d)."""
         features.requires_grad_()
-        logits = network.classifier(features)
+        logits = self.network.classifier(features)
         (gradient,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), features)
         with torch.no_grad():
             kept = gradient < percentile(gradient, 1 - self.hparams.feature_drop)
-            muted = network.classifier(features * kept)
+            muted = self.network.classifier(features * kept)
             drop = (logits.softmax(1) - muted.softmax(1)).gather(1, y[:, None]).squeeze(1)
             is_spared = drop < percentile(drop, 1 - self.hparams.sample_drop)
             stays: Tensor = kept | is_spared[:, None]

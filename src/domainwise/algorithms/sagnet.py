@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import new_head, two_parts
+from domainwise.algorithms.features import new_head
 from domainwise.hparams import Hparams, Power, searched
+from domainwise.networks import Network
 
 _EPS = 1e-5
 
@@ -28,18 +29,19 @@ class SagNet(Algorithm):
     source = "Nam et al. 2019"
     Hparams = SagNetHparams
     hparams: SagNetHparams
+    network: Network
+    needs_features = True
 
     def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
         super().__init__(network, num_domains=num_domains, **settings)
-        parts = two_parts(network, "SagNet")
-        self.style_head = new_head(parts, "SagNet", parts.num_features)
-        self.optimizer = self.adam(parts.featurizer.parameters())
-        self.content_optimizer = self.adam(parts.classifier.parameters())
+        self.style_head = new_head(self.network, "SagNet", self.network.num_features)
+        self.optimizer = self.adam(self.network.featurizer.parameters())
+        self.content_optimizer = self.adam(self.network.classifier.parameters())
         self.style_optimizer = self.adam(self.style_head.parameters())
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)
-        network = two_parts(self.network, "SagNet")
+        network = self.network
 
         content_loss = F.cross_entropy(network.classifier(self._with_other_style(network.featurizer(x))), y)
         self.descend_(content_loss, self.optimizer, self.content_optimizer)

@@ -1,7 +1,6 @@
 """`domainwise algorithms`: the methods, and the hyperparameters of one."""
 
 import inspect
-from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.errors import unknown
+from domainwise.markdown import as_markdown
 
 EXAMPLES = """
 Examples:
@@ -59,10 +59,6 @@ def hparams_table(kind: type[Algorithm]) -> str:
     """A method's hyperparameters as a markdown table."""
     rows = [(f"`{name}`", default, search) for name, default, search in _hparams_rows(kind)]
     return as_markdown(("hyperparameter", "default", "search"), rows)
-
-
-def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def summary(thing: object) -> str:

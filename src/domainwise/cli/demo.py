@@ -14,7 +14,7 @@ from domainwise.cli.interrupt import interruptible
 from domainwise.data import silhouettes
 from domainwise.demo.picture import draw
 from domainwise.demo.plan import METHODS, RADII, STEPS, Plan, Row
-from domainwise.demo.table import Line, as_markdown, lines
+from domainwise.demo.table import Line, lines, table_of
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunResult, load_algorithm
 from domainwise.sweeps.local import run_all
@@ -67,7 +67,7 @@ def demo(
     table = lines({row: [result.last for of, result in results if of == row] for row in plan.rows()})
     console.print(_as_table(table, plan))
     if markdown:
-        print(as_markdown(table))
+        print(table_of(table))
     shown = {
         row: load_algorithm(next(result.folder for of, result in results if of == row)) for row in _middle_rows(plan)
     }

@@ -1,20 +1,18 @@
 """`domainwise theory`: what the paper's theory claims, and what exact mathematics says to it."""
 
+import io
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from domainwise.cli.algorithms import as_markdown
 from domainwise.errors import DomainwiseError
-
-if TYPE_CHECKING:
-    from domainwise.theory import Finding
+from domainwise.markdown import as_markdown
+from domainwise.runs.atomic import write_atomically
 
 EXAMPLES = """
 Examples:
@@ -23,6 +21,7 @@ domainwise theory
 
 domainwise theory --out theory --radius 0.5 --beta 2
 """
+HEAD = ("claim", "verdict", "what was found")
 _COLOURS = {"holds": "green", "fails": "red", "depends": "yellow"}
 
 
@@ -37,8 +36,7 @@ def theory(
     """Hold the paper's section 4.3 and appendix A against exact bounds and dynamics: a table, figures, theory.json."""
     if not 0 < radius < min(1.0, beta):
         raise DomainwiseError(f"radius must be above 0 and below 1 and beta, not {radius:g}")
-    # Imported here because the other commands need neither scipy nor matplotlib.
-    from domainwise.runs.atomic import write_atomically
+    # Imported here because scipy takes a while, and no other command needs it.
     from domainwise.theory.figures import draw_all
     from domainwise.theory.findings import findings
 
@@ -46,24 +44,26 @@ def theory(
     with console.status("following the flows ..."):
         found = findings(radius, beta)
     if markdown:
-        print(table_of(found))
+        rows = [(finding.claim, f"**{finding.verdict}**", finding.evidence) for finding in found]
+        print(as_markdown(HEAD, rows))
         return
-    table = Table("claim", "verdict", "what was found", header_style="bold", show_lines=True)
+    table = Table(*HEAD, header_style="bold", show_lines=True)
     for finding in found:
         colour = _COLOURS[finding.verdict]
         table.add_row(finding.claim, f"[{colour}]{finding.verdict}[/{colour}]", finding.evidence)
     console.print(table)
-    out.mkdir(parents=True, exist_ok=True)
     content = {"radius": radius, "beta": beta, "findings": [asdict(finding) for finding in found]}
-    write_atomically(out / "theory.json", json.dumps(content, indent=2).encode())
+    files = {"theory.json": json.dumps(content, indent=2).encode()}
     with console.status("drawing ..."):
-        files = draw_all(out, radius, beta)
-    console.print(f"[bold]done[/bold]: {out / 'theory.json'} and {len(files)} figures", highlight=False, soft_wrap=True)
-
-
-def table_of(found: "Sequence[Finding]") -> str:
-    """The findings as a markdown table; a bar would end a cell."""
-    rows = [(finding.claim, f"**{finding.verdict}**", finding.evidence) for finding in found]
-    return as_markdown(
-        ("claim", "verdict", "what was found"), [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    )
+        for name, figure in draw_all(radius, beta).items():
+            for kind in ("png", "svg"):
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=kind, dpi=150)
+                files[f"{name}.{kind}"] = drawn.getvalue()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, written in files.items():
+            write_atomically(out / name, written)
+    except OSError as error:
+        raise DomainwiseError(f"{out} cannot be written to: {error}") from error
+    console.print(f"[bold]done[/bold]: {', '.join(files)} in {out}", highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from domainwise.demo.plan import Row
+from domainwise.markdown import as_markdown
 from domainwise.runs.store import Record
 
 
@@ -55,7 +56,7 @@ def _chosen(rows: Sequence[Row], holdouts: Mapping[Row, float]) -> Row:
     return max(rows, key=lambda row: holdouts[row])
 
 
-def as_markdown(table: Sequence[Line]) -> str:
+def table_of(table: Sequence[Line]) -> str:
     """The table as it stands in a README: a row a method and radius, name first."""
     shifts = list(table[0].shifted)
     head = ["method", "radius", "loss", "holdout", *(f"shift {shift:g}" for shift in shifts)]
@@ -69,5 +70,4 @@ def as_markdown(table: Sequence[Line]) -> str:
         ]
         for line in table
     ]
-    rows = [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *body]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return as_markdown(head, body, numbers=len(head) - 2)

@@ -107,9 +107,9 @@ def exact_adversary(radius: float, beta: float) -> list[Finding]:
     none, domain, sample = (reliances(kind, radius, beta) for kind in ADVERSARIES)
     growth = [each[-1] - each[0] for each in (none, domain, sample)]
     slower = growth[1] < growth[0]
-    turn = [TIMES[np.argmax(domain[row] < none[row])] for row in range(len(CORRELATIONS))]
+    turn = [TIMES[np.flatnonzero(row)[-1]] if row.any() else TIMES[0] for row in domain > none]
     at = {time: int(np.argmin(np.abs(TIMES - time))) for time in (10, 1e6)}
-    higher = _higher_at_equal_margin(radius, beta)
+    higher, lower = _at_equal_margin(radius, beta)
     return [
         Finding(
             "under the exact domain-wise adversary reliance grows slower with p than under ERM",
@@ -120,9 +120,9 @@ def exact_adversary(radius: float, beta: float) -> list[Finding]:
         Finding(
             "the exact domain-wise adversary lowers reliance on the spurious feature",
             "holds" if (domain <= none).all() else "depends" if (domain < none).any() else "fails",
-            f"higher than ERM's at first, lower from t = {min(turn):.0f} to {max(turn):.0f} on (p = .55 to .99), "
+            f"higher than ERM's up to t = {min(turn):.0f} to {max(turn):.0f} (p = .55 to .99) and lower after that, "
             "because w_inv then grows like ln(t) / (1 - radius); w_sp itself reaches ERM's limit sooner. "
-            f"At equal w_inv it is higher in {higher[0]} of {higher[1]} cases and lower in none",
+            f"At equal w_inv it is higher in {higher} cases, lower in {lower}",
         ),
         Finding(
             "it lowers reliance more than sample-wise AT of the same radius does",
@@ -132,14 +132,13 @@ def exact_adversary(radius: float, beta: float) -> list[Finding]:
     ]
 
 
-def _higher_at_equal_margin(radius: float, beta: float) -> tuple[int, int]:
-    """In how many cases w_sp is higher than ERM's when w_inv is the same, and of how many; none may be lower."""
+def _at_equal_margin(radius: float, beta: float) -> tuple[int, int]:
+    """In how many cases w_sp is higher than ERM's, and in how many lower, when w_inv is the same."""
     times, margins = np.logspace(-1, 8, 400), np.array([0.5, 1.0, 2.0, 4.0, 8.0])
-    higher = 0
+    gaps = []
     for p in CORRELATIONS:
         points = Task(p, beta).population()
         plain, moved = flow(points, times), flow(points, times, "domain", radius)
-        gap = np.interp(margins, moved[:, 0], moved[:, -1]) - np.interp(margins, plain[:, 0], plain[:, -1])
-        assert (gap > -1e-4).all(), gap
-        higher += int((gap > 1e-4).sum())
-    return higher, len(CORRELATIONS) * len(margins)
+        gaps.append(np.interp(margins, moved[:, 0], moved[:, -1]) - np.interp(margins, plain[:, 0], plain[:, -1]))
+    # Interpolation between the times is good to 1e-4.
+    return int(np.sum(np.array(gaps) > 1e-4)), int(np.sum(np.array(gaps) < -1e-4))

@@ -1,8 +1,5 @@
 """The theory in pictures: the task, reliance over time and over p, and where the bound falls."""
 
-from pathlib import Path
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
@@ -20,27 +17,21 @@ SHOWN = (0.6, 0.9, 0.99)
 MAPPED = (0.5, 1.0, 2.0)
 
 
-def draw_all(folder: Path, radius: float, beta: float) -> list[Path]:
-    """Every figure as PNG and SVG; the files."""
-    figures = {
+def draw_all(radius: float, beta: float) -> dict[str, Figure]:
+    """Every figure, by the name of its file."""
+    return {
         "task": draw_task(Task(0.9, beta)),
         "reliance_over_time": draw_over_time(radius, beta),
         "reliance_over_p": draw_over_p(radius, beta),
         "bound": draw_bound(),
         "map": draw_map(),
     }
-    files = []
-    for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            files.append(folder / f"{name}.{kind}")
-            figure.savefig(files[-1], dpi=150)
-        plt.close(figure)
-    return files
 
 
 def draw_task(task: Task) -> Figure:
     """The paper's Figure 3: four groups, their area their share, with the directions of ERM at two times."""
-    figure, axes = plt.subplots(figsize=(4.6, 4.2), layout="constrained")
+    figure = Figure((4.6, 4.2), layout="constrained")
+    axes = figure.subplots()
     points = task.population()
     for label, colour, animal in ((1, "tab:brown", "cow, y = 1"), (-1, "tab:orange", "camel, y = -1")):
         inside = points.y == label
@@ -61,7 +52,8 @@ def draw_task(task: Task) -> Figure:
 
 
 def draw_over_time(radius: float, beta: float) -> Figure:
-    figure, grid = plt.subplots(1, len(SHOWN), figsize=(10.5, 3.4), layout="constrained", sharey=True)
+    figure = Figure((10.5, 3.4), layout="constrained")
+    grid = figure.subplots(1, len(SHOWN), sharey=True)
     times = np.logspace(-1, 7, 160)
     for axes, p in zip(grid, SHOWN, strict=True):
         points = Task(p, beta).population()
@@ -82,7 +74,8 @@ def draw_over_time(radius: float, beta: float) -> Figure:
 
 def draw_over_p(radius: float, beta: float) -> Figure:
     times = (3.0, 30.0, 1e3, 1e6)
-    figure, grid = plt.subplots(1, len(times), figsize=(11, 3.2), layout="constrained")
+    figure = Figure((11, 3.2), layout="constrained")
+    grid = figure.subplots(1, len(times))
     correlations = np.linspace(0.5, 0.995, 30)
     for adversary, name in NAMES.items():
         ratio = np.stack(
@@ -100,7 +93,8 @@ def draw_over_p(radius: float, beta: float) -> Figure:
 
 def draw_bound() -> Figure:
     """How the bound changes with p for shifts against the label, dotted where its proof does not apply."""
-    figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
+    figure = Figure((6, 3.8), layout="constrained")
+    axes = figure.subplots()
     p = np.linspace(0.5, 0.999, 400)
     for ratio, colour in ((0.0, "black"), (0.3, "tab:blue"), (0.7, "tab:orange"), (0.9, "tab:red")):
         shift = Shift(ratio, label=-1)
@@ -119,7 +113,8 @@ def draw_bound() -> Figure:
 
 def draw_map() -> Figure:
     """Over delta y / beta, M and beta: the least slope of the bound by p, and below it that of its average over y."""
-    figure, grid = plt.subplots(2, len(MAPPED), figsize=(10.5, 5.6), layout="constrained", sharey=True)
+    figure = Figure((10.5, 5.6), layout="constrained")
+    grid = figure.subplots(2, len(MAPPED), sharey=True)
     margins = np.logspace(0, 1.5, 40)
     signed, sizes = np.linspace(-0.99, 0.99, 199), np.linspace(0.01, 0.99, 50)
     for column, beta in enumerate(MAPPED):
