@@ -33,8 +33,8 @@ def test_the_page_says_what_the_command_prints(domainwise: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--radius", "1"], "radius must be above 0 and below 1 and beta, not 1"),
-        (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0 and below 1 and beta, not 0.5"),
+        (["--radius", "1"], "radius must be above 0, at most .9 and below beta, not 1"),
+        (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0, at most .9 and below beta, not 0.5"),
         (["--radius", "0"], "radius must be above 0"),
     ],
 )
@@ -44,6 +44,15 @@ def test_a_radius_outside_the_proof_is_one_line(domainwise: Cli, tmp_path: Path,
     assert said in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (tmp_path / "theory").exists()
+
+
+def test_other_settings_give_other_findings(domainwise: Cli) -> None:
+    """A small spurious feature, and a large shift: nothing in the code takes the defaults for granted."""
+    small = domainwise("theory", "--markdown", "--radius", "0.05", "--beta", "0.1").out
+    assert "as far as was tried" in small
+    large = domainwise("theory", "--markdown", "--radius", "0.8", "--beta", "3")
+    assert large.code == 0, large.err
+    assert "delta = 0.8" in large.out
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(domainwise: Cli, tmp_path: Path) -> None:
