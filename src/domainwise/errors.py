@@ -8,9 +8,9 @@ class DomainwiseError(ValueError):
     """Something given to domainwise cannot be used. The message is one line for the person who gave it."""
 
 
-def unknown(kind: str, given: str, choices: Iterable[str]) -> DomainwiseError:
-    """An error that names what was given, the nearest right name, and all the choices."""
+def unknown(kind: str, given: str, choices: Iterable[str], shown: str | None = None) -> DomainwiseError:
+    """An error that names what was given, the nearest right name, and all the choices, or `shown` for too many."""
     names = list(choices)
     nearest = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
-    return DomainwiseError(f"unknown {kind} {given!r}{hint} Choices: {', '.join(names)}")
+    return DomainwiseError(f"unknown {kind} {given!r}{hint} Choices: {shown or ', '.join(names)}")

@@ -193,7 +193,7 @@ def test_bf16_is_tried_in_another_process_first(domainwise: Cli, tmp_path: Path)
 
 
 def test_help_has_examples(domainwise: Cli) -> None:
-    for command in ("train", "demo", "algorithms", "datasets", "theory"):
+    for command in ("train", "demo", "algorithms", "data check", "theory"):
         assert f"domainwise {command}" in domainwise(command, "--help").out.split("Examples:")[1]
 
 

@@ -12,6 +12,8 @@ ROOT = Path(domainwise.__file__).parent
 LAYERS = (
     "perturbations",
     "errors",
+    "atomic",
+    "locks",
     "markdown",
     "seeds",
     "hparams",

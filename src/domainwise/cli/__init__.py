@@ -5,7 +5,7 @@ import warnings
 
 import typer
 
-from domainwise.cli import algorithms, datasets, demo, theory, train
+from domainwise.cli import algorithms, data, demo, theory, train
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunInterrupted
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=algorithms.EXAMPLES)(algorithms.algorithms)
-app.command(epilog=datasets.EXAMPLES)(datasets.datasets)
+app.add_typer(data.app, name="data")
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 
 

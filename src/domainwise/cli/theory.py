@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError
 from domainwise.markdown import as_markdown
-from domainwise.runs.atomic import write_atomically
 
 EXAMPLES = """
 Examples:

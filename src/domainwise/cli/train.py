@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise import runs
 from domainwise.cli.interrupt import interruptible
+from domainwise.cli.progress import DataProgress
 from domainwise.cli.words import literals, pairs
 from domainwise.runs import RunConfig
 from domainwise.runs.device import keep_freed_memory
@@ -25,7 +26,9 @@ domainwise train --algorithm ldat -H epsilon=1 -H rank=5 --trial-seed 3 --output
 
 domainwise train --algorithm mat -H variant=released --dataset-option image_size=48
 
-domainwise train --dataset silhouettes_spurious --algorithm erm --evaluate all
+domainwise train --dataset pacs --test-domain sketch --backbone resnet18 --algorithm mat
+
+domainwise train --dataset path/to/images --test-domain night --image-size 96 --weights resnet18.pth
 
 domainwise train --algorithm my_package.my_module:MyMethod
 """
@@ -33,10 +36,43 @@ domainwise train --algorithm my_package.my_module:MyMethod
 
 def train(
     dataset: Annotated[
-        str, typer.Option(help="From `domainwise datasets`, or package.module:function.")
+        str,
+        typer.Option(
+            help="From `domainwise data list`; a folder root/domain/class/image; a CSV file with columns path, label, "
+            "domain; or package.module:function."
+        ),
     ] = "silhouettes",
     algorithm: Annotated[str, typer.Option(help="From `domainwise algorithms`, or package.module:Class.")] = "mat",
-    network: Annotated[str | None, typer.Option(help="small_cnn, mnist_cnn, mlp, or package.module:function.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network",
+            "--backbone",
+            help="A torchvision model (resnet18, mobilenet_v2, ...), timm:NAME, small_cnn, mnist_cnn, mlp, or "
+            "package.module:function.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="What a backbone starts from: a file (state dict or safetensors), a name that torchvision publishes "
+            "(IMAGENET1K_V1), `pretrained` (timm), or `none`."
+        ),
+    ] = None,
+    batch_norm: Annotated[
+        str | None,
+        typer.Option(help="`frozen`: statistics of a backbone stay as they came (default with weights); `live`."),
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
+    augment: Annotated[
+        bool | None, typer.Option("--augment/--no-augment", help="Train on random views (default for photographs).")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the datasets lie; otherwise $DOMAINWISE_DATA, or the user's cache.")
+    ] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say how many.")
+    ] = False,
     hparam: Annotated[
         list[str] | None, typer.Option("--hparam", "-H", help="A hyperparameter, name=value. Repeatable.")
     ] = None,
@@ -66,7 +102,15 @@ def train(
         dataset=dataset,
         algorithm=algorithm,
         network=network,
-        dataset_options=literals(dataset_option or [], "--dataset-option"),
+        weights=weights,
+        batch_norm=batch_norm,
+        augment=augment,
+        data_dir=data_dir,
+        dataset_options={
+            **({} if image_size is None else {"image_size": image_size}),
+            **({"skip_broken": True} if skip_broken else {}),
+            **literals(dataset_option or [], "--dataset-option"),
+        },
         train_domains=tuple(train_domain or ()),
         test_domains=tuple(test_domain or ()),
         trial_seed=trial_seed,
@@ -87,7 +131,12 @@ def train(
     console = Console()
     with interruptible() as is_interrupted, _Line(console) as line:
         result = runs.train(
-            config, on_start=line.on_start, on_step=line.on_step, on_record=line.on_record, should_stop=is_interrupted
+            config,
+            on_data=line.on_data,
+            on_start=line.on_start,
+            on_step=line.on_step,
+            on_record=line.on_record,
+            should_stop=is_interrupted,
         )
     if not line.records:
         for record in result.records[-1:]:
@@ -107,17 +156,22 @@ class _Line:
             console=console,
             transient=True,
         )
+        self.data = DataProgress(console)
+        self.on_data = self.data.report
         self.records = 0
 
     def __enter__(self) -> "_Line":
-        self.progress.start()
+        self.data.progress.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.data.progress.stop()
         self.progress.stop()
 
     def on_start(self, config: RunConfig, step: int) -> None:
         assert config.batch_size is not None
+        self.data.progress.stop()
+        self.progress.start()
         self.images = config.batch_size * len(config.train_domains)
         self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
         self.progress.console.print(f"[bold]{config.algorithm_name}[/bold] into {config.folder()}", highlight=False)

@@ -1,8 +1,8 @@
 """Another view of each image of a batch: cropped, mirrored and recoloured, every image in its own way.
 
-What the field does to training images: a random resized crop (scale .7 to 1), a horizontal flip, colour jitter of .3 in
-brightness, contrast, saturation and hue, and one image in ten in gray. Images of other than three channels keep
-their colours, but not their brightness and contrast.
+What the field does to training images, each change as torchvision means it: a random resized crop (scale .7 to 1), a
+horizontal flip, colour jitter of .3 in brightness, contrast, saturation and hue, in random order, and one image in ten
+in gray. Images of other than three channels keep their colours, but not their brightness and contrast.
 """
 
 import math
@@ -12,67 +12,121 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _SCALE, _RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
+_TRIES = 10
 _JITTER = 0.3
 _GRAYSCALE = 0.1
 _LUMINANCE = (0.299, 0.587, 0.114)
+# So many images share the order of their colour changes; few enough to stay in the processor's cache.
+_GROUP = 16
 
 
 def augmented(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Random views of images in [0, 1], (b, C, H, W)."""
+    """Random views of images in [0, 1], (b, C, H, W), as a new channels-last batch."""
     if x.ndim != 4:
         raise ValueError(f"augmentation is for images (b, C, H, W), not for inputs of shape {tuple(x.shape)}")
     # Drawn on the CPU, so that a seed means the same on every device.
-    draw = torch.rand(10, len(x), 1, 1, 1, generator=generator).to(x)
-    x = _cropped(x, draw[:5])
-    x = _blended(x, torch.zeros_like(x), draw[5])
-    x = _blended(x, _gray(x).mean((1, 2, 3), keepdim=True), draw[6])
-    if x.shape[1] == 3:
-        x = _blended(x, _gray(x), draw[7])
-        x = _hue_turned(x, _JITTER * (2 * draw[8] - 1))
-        x = torch.where(draw[9] < _GRAYSCALE, _gray(x), x)
+    count = len(x)
+    place = torch.rand(2 * _TRIES + 3, count, generator=generator, dtype=torch.float64)
+    jitter = torch.rand(5, count, 1, 1, 1, generator=generator).to(x.dtype)
+    orders = torch.rand(math.ceil(count / _GROUP), 4, generator=generator).argsort(1).tolist()
+    windows, is_mirrored = _windows(place, *x.shape[2:])
+    view = torch.empty_like(x, memory_format=torch.channels_last)
+    for group, order in enumerate(orders):
+        some = slice(group * _GROUP, (group + 1) * _GROUP)
+        part = _cropped(x[some], windows[:, some], is_mirrored[some])
+        view[some] = _recoloured(part, jitter[:, some].to(x.device), order)
+    return view
+
+
+def _windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Top, left, height and width of a window a image, (4, b), in whole pixels, and whether it is mirrored, (b,)."""
+    area = (_SCALE[0] + (_SCALE[1] - _SCALE[0]) * draw[:_TRIES]) * height * width
+    low, high = math.log(_RATIO[0]), math.log(_RATIO[1])
+    ratio = (low + (high - low) * draw[_TRIES : 2 * _TRIES]).exp()
+    wide, tall = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    # The first that lies inside the image; where none does, the largest of an allowed shape.
+    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
+    first = fits.int().argmax(0, keepdim=True)
+    largest = (min(height, round(width / _RATIO[0])), min(width, round(height * _RATIO[1])))
+    found = fits.any(0)
+    tall = torch.where(found, tall.gather(0, first)[0], largest[0])
+    wide = torch.where(found, wide.gather(0, first)[0], largest[1])
+    down, across, mirror = draw[2 * _TRIES :]
+    top = torch.where(found, (down * (height - tall + 1)).floor(), ((height - tall) / 2).round())
+    left = torch.where(found, (across * (width - wide + 1)).floor(), ((width - wide) / 2).round())
+    return torch.stack([top, left, tall, wide]), mirror < 0.5
+
+
+def _cropped(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
+    """The window of each image, perhaps mirrored, stretched to the whole; as a contiguous batch."""
+    top, left, tall, wide = windows[:, :, None]
+    height, width = x.shape[2:]
+    rows = _sources(top, tall, height)
+    columns = _sources(left, wide, width)
+    columns = torch.where(is_mirrored[:, None], columns.flip(1), columns)
+    # To grid_sample's coordinates, in which -1 and 1 are the outer edges of the image.
+    grid = torch.stack(
+        torch.broadcast_tensors(((2 * columns + 1) / width - 1)[:, None, :], ((2 * rows + 1) / height - 1)[:, :, None]),
+        dim=3,
+    )
+    return F.grid_sample(x, grid.to(x), padding_mode="border", align_corners=False).contiguous()
+
+
+def _sources(start: Tensor, length: Tensor, count: int) -> Tensor:
+    """Where in the image each of `count` pixels comes from, (b, count): never from outside the window."""
+    place = (torch.arange(count, dtype=torch.float64) + 0.5) * length / count - 0.5
+    return start + torch.minimum(place.clamp(min=0), length - 1)
+
+
+def _recoloured(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
+    """Colour changes in the given order, in place: every pass over the images costs as much as the arithmetic."""
+    factor = 1 + _JITTER * (2 * draw - 1)
+    is_coloured = x.shape[1] == 3
+    for change in order:
+        if change == 0:
+            x.mul_(factor[0])
+        elif change == 1:
+            gray = (1 - factor[1]) * _mean_gray(x)
+            x.mul_(factor[1]).add_(gray)
+        elif change == 2 and is_coloured:
+            gray = (1 - factor[2]) * _gray(x)
+            x.mul_(factor[2]).add_(gray)
+        elif change == 3 and is_coloured:
+            _turn_hue(x, factor[3, :, 0] - 1)
+            continue
+        x.clamp_(0, 1)
+    if is_coloured:
+        for index in (draw[4].flatten() < _GRAYSCALE).nonzero().flatten().tolist():
+            x[index] = _gray(x[index : index + 1])[0]
     return x
 
 
-def _cropped(x: Tensor, draw: Tensor) -> Tensor:
-    """A window of each image, perhaps mirrored, stretched to the whole."""
-    area, ratio, across, down, flip = draw.flatten(1)
-    area = _SCALE[0] + (_SCALE[1] - _SCALE[0]) * area
-    ratio = (math.log(_RATIO[0]) + (math.log(_RATIO[1]) - math.log(_RATIO[0])) * ratio).exp()
-    # A window that the ratio would push over the edge is cut off there.
-    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
-    mirrored = torch.where(flip < 0.5, -1.0, 1.0).to(x.dtype)
-    zero = torch.zeros_like(width)
-    rows = [width * mirrored, zero, (1 - width) * (2 * across - 1), zero, height, (1 - height) * (2 * down - 1)]
-    grid = F.affine_grid(torch.stack(rows, dim=1).reshape(-1, 2, 3), list(x.shape), align_corners=False)
-    view = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-    return view.contiguous(memory_format=torch.channels_last).clamp(0, 1)
-
-
-def _blended(x: Tensor, other: Tensor, draw: Tensor) -> Tensor:
-    """Between `other` and the image, or as far beyond it: by a factor of 1 - .3 to 1 + .3."""
-    factor = 1 + _JITTER * (2 * draw - 1)
-    return (factor * x + (1 - factor) * other).clamp(0, 1)
-
-
 def _gray(x: Tensor) -> Tensor:
-    if x.shape[1] != 3:
-        return x
-    weights = x.new_tensor(_LUMINANCE).reshape(1, 3, 1, 1)
-    return (x * weights).sum(1, keepdim=True).expand_as(x)
+    """Luminance, (b, 1, H, W)."""
+    red, green, blue = _LUMINANCE
+    return (x[:, :1] * red).add_(x[:, 1:2], alpha=green).add_(x[:, 2:], alpha=blue)
 
 
-def _hue_turned(x: Tensor, turn: Tensor) -> Tensor:
-    """The hue moved along the colour circle by `turn` of it, (b, 1, 1, 1); value and saturation stay."""
-    value, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+def _mean_gray(x: Tensor) -> Tensor:
+    """Mean luminance of each image, (b, 1, 1, 1); plain mean where there are not three channels."""
+    means = x.mean((2, 3), keepdim=True)
+    return _gray(means) if x.shape[1] == 3 else means.mean(1, keepdim=True)
+
+
+def _turn_hue(x: Tensor, turn: Tensor) -> None:
+    """Moves the hue along the colour circle by `turn` of it, (b, 1, 1), in place; value and saturation stay."""
+    red, green, blue = x.unbind(1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    low = torch.minimum(torch.minimum(red, green), blue)
     chroma = value - low
-    red, green, blue = x.split(1, dim=1)
-    safe = chroma.clamp(min=1e-12)
-    sixth = torch.where(
-        value == red,
-        (green - blue) / safe,
-        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
-    )
-    sixth = sixth + 6 * turn
-    # One formula for the three channels: where on the circle of sixths each falls from the value and comes back to it.
-    places = (x.new_tensor((5.0, 3.0, 1.0)).reshape(1, 3, 1, 1) + sixth) % 6
-    return value - chroma * torch.minimum(places, 4 - places).clamp(0, 1)
+    # The place on a circle of six sixths, counted from red.
+    is_red, is_green = value == red, value == green
+    ahead = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
+    start = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)).to(x.dtype)
+    place = ahead.div_(chroma.clamp(min=1e-12)).add_(start).add_(6 * turn)
+    place.sub_((place / 6).floor_().mul_(6))
+    # How much of the chroma each channel has there.
+    torch.sub(place, 3, out=red).abs_().sub_(1)
+    torch.sub(place, 2, out=green).abs_().neg_().add_(2)
+    torch.sub(place, 4, out=blue).abs_().neg_().add_(2)
+    x.clamp_(0, 1).mul_(chroma[:, None]).add_(low[:, None])

@@ -43,7 +43,8 @@ class Dataset:
     """Domains that share classes and image shape, and the settings that suit them.
 
     Args:
-        network: name of the network that a run uses unless told otherwise.
+        network, weights: name of the network that a run uses unless told otherwise, and what it starts from.
+        is_augmented: whether training sees random views of the images (`domainwise.data.augmentation`).
         defaults: hyperparameters that suit this data; a method takes those that it has.
         holdout_fraction: share of each domain kept out of training, to select models by.
     """
@@ -52,6 +53,8 @@ class Dataset:
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
     network: str = "small_cnn"
+    weights: str = "none"
+    is_augmented: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
     steps: int = 5001
     record_every: int = 100

@@ -12,6 +12,7 @@ from domainwise.data import Dataset
 from domainwise.data.splits import Roles, Split
 from domainwise.errors import DomainwiseError
 from domainwise.networks import NetworkBuilder
+from domainwise.networks.backbones import TIMM
 from domainwise.runs.config import RunConfig
 from domainwise.runs.store import RunFolder, Which
 
@@ -86,11 +87,11 @@ def load_model(
 def _rebuilt(folder: RunFolder, algorithm: type[Algorithm] | None, network: NetworkBuilder | None) -> Algorithm:
     stored = folder.read_config()
     # The data itself is not needed, and its builder may not be here.
-    settings = {**stored["config"], "dataset": "silhouettes"}
+    settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
     for name, given in (("algorithm", algorithm), ("network", network)):
         if given is not None:
             settings[name] = given
-        elif ":" in str(settings[name]):
+        elif ":" in str(settings[name]) and not str(settings[name]).startswith(TIMM):
             raise DomainwiseError(f"the run in {folder.path} used its own {name} {settings[name]}: give it as {name}=")
     config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
     # Building draws random numbers that the loaded weights replace; the caller's sequence should not notice.

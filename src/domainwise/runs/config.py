@@ -5,20 +5,26 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
+from domainwise.data.files.photos import image_files
+from domainwise.data.places import OnProgress, silent
 from domainwise.data.splits import Roles, roles
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.networks import NETWORKS, NetworkBuilder
+from domainwise.networks import NETWORKS, BatchNorm, NetworkBuilder, backbone, is_backbone, known_backbones
+from domainwise.networks.backbones import TIMM
+from domainwise.networks.weights import is_file, named_by_content
 from domainwise.seeds import seed_hash
 
 Evaluate = Literal["selection", "all"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 T = TypeVar("T")
+_CHOICES = {"batch_norm": BatchNorm, "evaluate": Evaluate, "precision": Precision, "device": DeviceName}
 
 
 @dataclass(frozen=True)
@@ -27,19 +33,25 @@ class RunConfig:
 
     Args:
         dataset, algorithm, network: a name from the library's tables, one's own builder or class, or where to import it
-            from, as "package.module:Name".
+            from, as "package.module:Name". A dataset may also be a folder of images or a CSV file, a network any
+            torchvision model, or `timm:` and a timm model.
+        weights, batch_norm: of a torchvision or timm model; see `domainwise.networks.backbone`.
+        augment: whether to train on random views of the images.
         dataset_options: keyword arguments of the dataset's builder.
         hparams: hyperparameters of the method.
         train_domains, test_domains: by name; see `domainwise.data.splits.roles`.
         trial_seed: draws the data's splits (and the embedded data itself), so that methods see the same.
         hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
         evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
-        device, threads, output: where and how it runs. They are not part of what the run is.
+        data_dir, device, threads, output: where and how it runs. They are not part of what the run is.
     """
 
     dataset: str | DatasetBuilder = "silhouettes"
     algorithm: str | type[Algorithm] = "mat"
     network: str | NetworkBuilder | None = None
+    weights: str | None = None
+    batch_norm: BatchNorm | None = None
+    augment: bool | None = None
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
     hparams: Mapping[str, Any] = field(default_factory=dict)
     train_domains: tuple[str, ...] = ()
@@ -52,6 +64,7 @@ class RunConfig:
     dropout: float = 0.0
     evaluate: Evaluate = "selection"
     precision: Precision = "fp32"
+    data_dir: str | Path | None = None
     device: DeviceName = "auto"
     threads: int | None = None
     output: str | Path | None = None
@@ -63,8 +76,8 @@ class RunConfig:
                 raise DomainwiseError(f"{name} must be a whole number of at least 1, not {value!r}")
         if not 0 <= self.dropout < 1:
             raise DomainwiseError(f"dropout must be at least 0 and below 1, not {self.dropout}")
-        for name, choices in (("evaluate", Evaluate), ("precision", Precision), ("device", DeviceName)):
-            if getattr(self, name) not in get_args(choices):
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) is not None and getattr(self, name) not in get_args(choices):
                 raise unknown(name, str(getattr(self, name)), get_args(choices))
         self.dataset_builder()
         self.algorithm_class().Hparams.of(**self.hparams)
@@ -81,6 +94,8 @@ class RunConfig:
         return cls(**values)
 
     def dataset_builder(self) -> DatasetBuilder:
+        if isinstance(self.dataset, str) and is_path(self.dataset):
+            return partial(image_files, self.dataset)
         return _found("dataset", self.dataset, DATASETS)
 
     def algorithm_class(self) -> type[Algorithm]:
@@ -88,7 +103,17 @@ class RunConfig:
 
     def network_builder(self) -> NetworkBuilder:
         assert self.network is not None
+        weights = self.weights or "none"
+        if isinstance(self.network, str) and is_backbone(self.network):
+            return partial(backbone, self.network, weights=weights, batch_norm=self.batch_norm or "live")
+        if weights != "none" or self.batch_norm is not None:
+            raise DomainwiseError(f"network {name_of(self.network)} takes no weights and no batch_norm: backbones do")
         return _found("network", self.network, NETWORKS)
+
+    @property
+    def dataset_name(self) -> str:
+        """As in records: a name of the table, that of a folder or file, or one's own builder."""
+        return Path(str(self.dataset)).resolve().stem if is_path(self.dataset) else str(name_of(self.dataset))
 
     @property
     def algorithm_name(self) -> str:
@@ -100,10 +125,13 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What the run is, ready for JSON: every setting but those of where and how."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("device", "threads", "output"):
+        for name in ("data_dir", "device", "threads", "output"):
             del values[name]
-        for name in ("dataset", "algorithm", "network"):
+        values["dataset"] = self.dataset_name
+        for name in ("algorithm", "network"):
             values[name] = name_of(values[name])
+        if self.weights is not None and is_file(self.weights):
+            values["weights"] = named_by_content(Path(self.weights))
         values["hparams"] = dict(values["hparams"])
         values["dataset_options"] = dict(values["dataset_options"])
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -112,31 +140,42 @@ class RunConfig:
         """Where the run is kept: `output`, or a name made of what it is."""
         if self.output is not None:
             return Path(self.output)
-        name = str(name_of(self.dataset)).replace(":", ".").replace("/", ".")
+        name = self.dataset_name.replace(":", ".").replace("/", ".")
         short = f"{seed_hash(sorted(map(str, self.identity().items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
 
-def build_dataset(config: RunConfig) -> Dataset:
+def build_dataset(config: RunConfig, on_progress: OnProgress = silent) -> Dataset:
     """The run's dataset, made from its trial seed so that every method sees the same images."""
     builder = config.dataset_builder()
-    options = [name for name in inspect.signature(builder).parameters if name != "seed"]
+    parameters = inspect.signature(builder).parameters
+    options = dataset_options(builder)
     for name in config.dataset_options:
         if name not in options:
-            raise unknown(f"option of dataset {name_of(config.dataset)}", name, options)
-    key = (builder, config.trial_seed, repr(sorted(config.dataset_options.items())))
+            raise unknown(f"option of dataset {config.dataset_name}", name, options)
+    surroundings = {"data_dir": config.data_dir, "on_progress": on_progress}
+    given = {name: value for name, value in surroundings.items() if name in parameters}
+    source = builder if not is_path(config.dataset) else str(config.dataset)
+    key = (source, str(config.data_dir), config.trial_seed, repr(sorted(config.dataset_options.items())))
     if key not in _newest:
         try:
-            dataset = builder(seed=config.trial_seed, **config.dataset_options)
+            dataset = builder(seed=config.trial_seed, **given, **config.dataset_options)
         except TypeError as error:
-            raise DomainwiseError(f"dataset {name_of(config.dataset)} cannot be made: {error}") from error
+            raise DomainwiseError(f"dataset {config.dataset_name} cannot be made: {error}") from error
         _newest.clear()
         _newest[key] = dataset
     return _newest[key]
 
 
 # Runs that follow one another in a process mostly share their data; making it can take longer than a short run.
-_newest: dict[tuple[DatasetBuilder, int, str], Dataset] = {}
+_newest: dict[tuple[DatasetBuilder | str, str, int, str], Dataset] = {}
+
+
+def dataset_options(builder: DatasetBuilder) -> dict[str, inspect.Parameter]:
+    """What `dataset_options` of a config may hold for this dataset."""
+    surroundings = ("seed", "data_dir", "on_progress")
+    parameters = inspect.signature(builder).parameters
+    return {name: parameter for name, parameter in parameters.items() if name not in surroundings}
 
 
 def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
@@ -145,9 +184,14 @@ def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
     hparams_class = config.algorithm_class().Hparams
     suited = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
     hparams = hparams_class.of(**{**suited, **config.hparams})
+    network = config.network if config.network is not None else dataset.network
+    weights, batch_norm = _suited_start(config, network, dataset)
     full = dataclasses.replace(
         config,
-        network=config.network if config.network is not None else dataset.network,
+        network=network,
+        weights=weights,
+        batch_norm=batch_norm,
+        augment=dataset.is_augmented if config.augment is None else config.augment,
         hparams=hparams.as_dict(),
         train_domains=parts.train,
         test_domains=parts.test,
@@ -161,12 +205,30 @@ def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
 def run_seed(config: RunConfig, dataset: Dataset) -> int:
     """The seed of everything random in the run but its data."""
     tested = [dataset.index(name) for name in config.test_domains]
-    return seed_hash(name_of(config.dataset), config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+    return seed_hash(config.dataset_name, config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
 
 
 def name_of(thing: str | Callable[..., Any] | None) -> str | None:
     """A name as it is, and a class or function as where it can be imported from."""
     return thing if thing is None or isinstance(thing, str) else f"{thing.__module__}:{thing.__qualname__}"
+
+
+def is_path(dataset: str | DatasetBuilder) -> bool:
+    """Whether a dataset is given as a folder or file."""
+    if not isinstance(dataset, str) or dataset in DATASETS:
+        return False
+    return Path(dataset).exists() or "/" in dataset or dataset.endswith(".csv")
+
+
+def _suited_start(
+    config: RunConfig, network: str | NetworkBuilder, dataset: Dataset
+) -> tuple[str | None, BatchNorm | None]:
+    """Weights and batch norm of a backbone where nothing is said: pretrained and frozen, if the dataset wants that."""
+    if not isinstance(network, str) or not is_backbone(network):
+        return config.weights, config.batch_norm
+    suited = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
+    weights = config.weights or suited
+    return weights, config.batch_norm or ("live" if weights == "none" else "frozen")
 
 
 def _found(kind: str, given: str | T, table: Mapping[str, T]) -> T:
@@ -176,6 +238,9 @@ def _found(kind: str, given: str | T, table: Mapping[str, T]) -> T:
         return table[given]
     module, colon, name = given.partition(":")
     if not colon:
+        if kind == "network":
+            shown = f"{', '.join(table)}, a torchvision model, timm:NAME, package.module:function"
+            raise unknown(kind, given, (*table, *known_backbones()), shown)
         raise unknown(kind, given, table)
     try:
         found: T = getattr(importlib.import_module(module), name)

@@ -1,7 +1,6 @@
 """The run folder: the only contract between training and everything that reads its outcome."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from domainwise.atomic import atomic_file, remove_partial_files, write_atomically
 from domainwise.errors import DomainwiseError
-from domainwise.runs.atomic import atomic_file, remove_partial_files, write_atomically
+from domainwise.locks import LockedError, locked
 
 SCHEMA = 1
 Which = Literal["best", "last"]
@@ -41,19 +41,10 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep other processes from training into the same folder; the system lets go when this one dies."""
         try:
-            import fcntl
-        except ImportError:  # Windows has no such lock; two runs in one folder are then the user's to avoid.
-            yield
-            return
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            with locked(self.path / ".lock"):
+                yield
+        except LockedError as error:
             raise DomainwiseError(f"another process is training in {self.path}") from error
-        else:
-            yield
-        finally:
-            os.close(descriptor)
 
     def create(self) -> None:
         """Make the folder, unless it holds something that is not a run."""

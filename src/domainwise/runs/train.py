@@ -12,7 +12,8 @@ import torch
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.batches import draw_batch
+from domainwise.data.batches import draw_batches
+from domainwise.data.places import OnProgress, silent
 from domainwise.data.splits import Roles, Split, split
 from domainwise.errors import DomainwiseError
 from domainwise.runs.build import build_algorithm, data_facts
@@ -47,6 +48,7 @@ OnRecord = Callable[[Record], None]
 def train(
     config: RunConfig,
     *,
+    on_data: OnProgress = silent,
     on_start: OnStart = lambda config, step: None,
     on_step: OnStep = lambda step, loss: None,
     on_record: OnRecord = lambda record: None,
@@ -55,6 +57,7 @@ def train(
     """Train as `config` says, or go on with what its folder holds, and return the outcome.
 
     Args:
+        on_data: called while the dataset's images are read and decoded, which happens once.
         on_start: called before the first update with the config, nothing left open, and the updates done before.
         on_step: called after every update with the number of updates done and the loss.
         on_record: called with each record, those of an earlier part of the run first.
@@ -62,7 +65,7 @@ def train(
     """
     device = pick_device(config.device)
     precision = autocast(device, config.precision)
-    dataset = build_dataset(config)
+    dataset = build_dataset(config, on_data)
     config, roles = resolved(config, dataset)
     run = _Run(config, dataset, roles, _splits(config, dataset, roles), device, RunFolder(config.folder()))
     run.folder.create()
@@ -117,7 +120,7 @@ class _Run:
         self.algorithm.train()
         since, started = self.step, time.perf_counter()
         while self.step < self.config.steps:
-            batches = [self._batch(name) for name in self.roles.train]
+            batches = self._batches()
             with precision:
                 measured = self.algorithm.update(batches)
             loss = measured["loss"]
@@ -137,10 +140,15 @@ class _Run:
                 raise RunInterrupted(f"stopped after {self.step} steps")
         self.folder.write_done()
 
-    def _batch(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         assert self.config.batch_size is not None
-        domain = self.dataset.domains[self.dataset.index(name)]
-        return draw_batch(domain, self.splits[name].main, self.config.batch_size, self.generator, self.device)
+        return draw_batches(
+            [(self.dataset.domains[self.dataset.index(name)], self.splits[name].main) for name in self.roles.train],
+            self.config.batch_size,
+            self.generator,
+            self.device,
+            is_augmented=bool(self.config.augment),
+        )
 
     def _record(self, seconds_per_step: float) -> Record:
         """Measure, and write everything: the checkpoint last, because it says that the rest is there."""

@@ -1,0 +1,33 @@
+"""A bar for each part of the work on data: reading, decoding, downloading."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+class DataProgress:
+    """Shows what an `OnProgress` reports, a line a part of the work, and leaves nothing behind."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "DataProgress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.progress.stop()
+
+    def report(self, what: str, done: int, total: int) -> None:
+        if what not in self.tasks:
+            self.tasks[what] = self.progress.add_task(what)
+        self.progress.update(self.tasks[what], completed=done, total=total or None, visible=not 0 < total <= done)

@@ -1,0 +1,173 @@
+"""Where every dataset comes from.
+
+Checksums are those that others publish for the same file: torchvision for MNIST, TensorFlow Datasets for DomainNet,
+and projects that use DomainBed's copies of PACS, VLCS and Office-Home. None means that none is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from domainwise.data.download.arrange import Arrange, folder_holding, gather_folders, gunzip_to_raw
+from domainwise.data.download.locations import split_by_location
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file to download: its name here, its addresses in the order to try them, and its checksum if one is known."""
+
+    name: str
+    urls: tuple[str, ...]
+    checksum: str | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a dataset is got: `files` are unpacked, and what `arrange` makes of them becomes `folder`.
+
+    One that cannot be downloaded has no files, and `by_hand` says what to do.
+    """
+
+    folder: str
+    homepage: str
+    licence: str
+    files: tuple[Download, ...] = ()
+    arrange: Arrange | None = None
+    megabytes: int | None = None
+    by_hand: str = ""
+
+
+def _drive(file_id: str) -> tuple[str, ...]:
+    return (f"https://drive.usercontent.google.com/download?id={file_id}&export=download&confirm=t",)
+
+
+_MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+_DOMAIN_NET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
+_DUPLICATES = "domain_net_duplicates.txt"
+_DOMAINBED = "https://raw.githubusercontent.com/facebookresearch/DomainBed/"
+_CAMERA_TRAPS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
+_NOT_STATED = "not stated by the authors: for research, see the homepage"
+
+
+def _mnist(name: str, md5: str) -> Download:
+    return Download(name, tuple(mirror + name for mirror in _MNIST_MIRRORS), f"md5:{md5}")
+
+
+def _domain_net(path: str, sha256: str) -> Download:
+    return Download(path.rpartition("/")[2], (_DOMAIN_NET + path,), f"sha256:{sha256}")
+
+
+_MNIST = Source(
+    folder="MNIST",
+    homepage="http://yann.lecun.com/exdb/mnist/",
+    licence="CC BY-SA 3.0",
+    files=(
+        _mnist("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        _mnist("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+        _mnist("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+        _mnist("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    arrange=gunzip_to_raw,
+    megabytes=12,
+)
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        "mnist": _MNIST,
+        "colored_mnist": _MNIST,
+        "rotated_mnist": _MNIST,
+        "pacs": Source(
+            folder="PACS",
+            homepage="https://arxiv.org/abs/1710.03077",
+            licence=_NOT_STATED,
+            files=(
+                Download(
+                    "PACS.zip",
+                    _drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),
+                    "md5:fd5db817f7cdafeef3bfd525aaf9b42e",
+                ),
+            ),
+            arrange=partial(folder_holding, names=("art_painting", "cartoon", "photo", "sketch")),
+            megabytes=174,
+        ),
+        "vlcs": Source(
+            folder="VLCS",
+            homepage="https://openaccess.thecvf.com/content_iccv_2013/html/Fang_Unbiased_Metric_Learning_2013_ICCV_paper.html",
+            licence="that of the four datasets it is made of: Caltech101, LabelMe, SUN09 and PASCAL VOC 2007",
+            files=(
+                Download(
+                    "VLCS.tar.gz",
+                    _drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),
+                    "md5:8870171eba660927d9668f4e515928e4",
+                ),
+            ),
+            arrange=partial(folder_holding, names=("Caltech101", "LabelMe", "SUN09", "VOC2007")),
+            megabytes=3600,
+        ),
+        "office_home": Source(
+            folder="office_home",
+            homepage="https://www.hemanthdv.org/officeHomeDataset.html",
+            licence="non-commercial research and education, see the homepage",
+            files=(
+                Download(
+                    "office_home.zip",
+                    _drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"),
+                    "md5:b1c14819770c4448fd5b6d931031c91c",
+                ),
+            ),
+            arrange=partial(folder_holding, names=("Art", "Clipart", "Product", "Real World")),
+            megabytes=1100,
+        ),
+        "terra_incognita": Source(
+            folder="terra_incognita",
+            homepage="https://lila.science/datasets/caltech-camera-traps",
+            licence="Community Data License Agreement, permissive variant",
+            files=(
+                Download("eccv_18_all_images_sm.tar.gz", (_CAMERA_TRAPS + "eccv_18_all_images_sm.tar.gz",), None),
+                Download("eccv_18_annotations.tar.gz", (_CAMERA_TRAPS + "eccv_18_annotations.tar.gz",), None),
+            ),
+            arrange=split_by_location,
+            megabytes=6496,
+        ),
+        "domainnet": Source(
+            folder="domain_net",
+            homepage="http://ai.bu.edu/M3SDA/",
+            licence="non-commercial research and education, see the homepage",
+            files=(
+                _domain_net(
+                    "groundtruth/clipart.zip", "f8f248a3e8bbc9868c523ae24e6601b4c2ad102afc60c0efeb4f3255df22354d"
+                ),
+                _domain_net("infograph.zip", "891e14f476317e97b6f06d6498c11d0a5b8d0c8b57210765ed9beb072da611fa"),
+                _domain_net(
+                    "groundtruth/painting.zip", "fa47e6d405503ea0286cabd767f176bd30e988b63ddd7b9db16cf030c9770015"
+                ),
+                _domain_net("quickdraw.zip", "9f37df2a8c3733703dbb35ad9964202a65f675ca30137756457537536b485d84"),
+                _domain_net("real.zip", "d7fe010b430c5b510f85d657d38c4a1924822695fabea4fef57bd00dba251d63"),
+                _domain_net("sketch.zip", "23a7dbae7016b343e934399beaa8a68728fb5e570ebe2c71df9b75cf91c499fc"),
+                Download(
+                    _DUPLICATES,
+                    tuple(
+                        f"{_DOMAINBED}{version}/domainbed/misc/{_DUPLICATES}"
+                        for version in ("3cf2e20fb885f3ecf2e97b83268bb6c896568075", "main")
+                    ),
+                    None,
+                ),
+            ),
+            arrange=partial(
+                gather_folders,
+                names=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+                duplicates=_DUPLICATES,
+            ),
+            megabytes=18445,
+        ),
+        "nico": Source(
+            folder="NICO",
+            homepage="https://nico.thumedialab.com/",
+            licence=_NOT_STATED,
+            by_hand="ask for the images (animals and vehicles) at https://nico.thumedialab.com/ and put them at "
+            "NICO/<class>/<context>/*.jpg, and put the lists env_train1.csv, env_train2.csv, env_val.csv and "
+            "env_test.csv of OoD-Bench (https://github.com/m-Just/OoD-Bench, data) in NICO/mixed_split_corrected/",
+        ),
+    }
+)

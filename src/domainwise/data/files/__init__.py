@@ -1,0 +1,1 @@
+"""Image files to datasets: listed, decoded once, and kept as bytes that training can index."""

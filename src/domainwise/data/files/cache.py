@@ -1,0 +1,138 @@
+"""Decoded images on disk: a file of bytes a domain, named after what is in it, that training maps into memory.
+
+An entry is a folder `<key>` with `images` (n x size x size x 3 bytes) and `entry.json`. The key is a digest of the
+source files' contents, in order, the size and the rule of decoding: what is found under it is right, wherever they lie.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from domainwise.atomic import write_atomically
+from domainwise.data.files.decode import RULE, Decoded, decoded
+from domainwise.data.files.fingerprints import fingerprints
+from domainwise.data.places import OnProgress, cache_folder, silent
+from domainwise.errors import DomainwiseError
+from domainwise.locks import locked
+
+_CHUNK = 256
+_IMAGES, _ENTRY = "images", "entry.json"
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A domain's decoded images, uint8, (n, 3, size, size), and what was found in its files.
+
+    Args:
+        kept: positions of the files that the images are of, in order.
+        faults: position of each file that could not be decoded, and why.
+        notes: position of each file that was converted, and from what.
+    """
+
+    images: Tensor
+    kept: list[int]
+    faults: dict[int, str]
+    notes: dict[int, str]
+
+
+def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = silent) -> Cached:
+    """The images of `files`, decoded now or found decoded before.
+
+    Two processes that want the same images at once: one builds them and the other waits. A process that is killed while
+    it builds leaves nothing that is taken for an entry.
+    """
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        listing = hashlib.blake2b("\n".join(map(str, files)).encode(), digest_size=16).hexdigest()
+        digests = fingerprints(files, folder / f"{listing}.seen.json", on_progress)
+        key = hashlib.blake2b(json.dumps([RULE, size, digests]).encode(), digest_size=16).hexdigest()
+        entry = folder / key
+        if not entry.is_dir():
+            with locked(folder / f"{key}.lock", wait=True):
+                if not entry.is_dir():
+                    _build(entry, files, size, on_progress)
+    except OSError as error:
+        raise DomainwiseError(
+            f"decoded images cannot be kept in {folder}: {error.strerror}; choose another folder with $DOMAINWISE_CACHE"
+        ) from error
+    return _open(entry, len(files), size)
+
+
+def decoded_files(files: Sequence[Path], size: int, on_progress: OnProgress = silent) -> Iterator[Decoded]:
+    """Every file decoded, in order, by all processors: decoding lets go of Python's lock."""
+
+    def read(file: Path) -> Decoded:
+        try:
+            return decoded(file.read_bytes(), size)
+        except OSError as error:
+            return Decoded(None, fault=f"cannot be read: {error.strerror}")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # In chunks, so that what waits to be written stays small.
+        for start in range(0, len(files), _CHUNK):
+            yield from pool.map(read, files[start : start + _CHUNK])
+            on_progress("decoding", min(start + _CHUNK, len(files)), len(files))
+
+
+def cache_size() -> tuple[int, int]:
+    """How many entries there are, and their bytes."""
+    entries = list(cache_folder().glob(f"*/{_ENTRY}"))
+    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.parent.iterdir())
+
+
+def clear_cache() -> None:
+    """Remove every entry. Processes that have one open keep it until they end."""
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+
+
+def _build(entry: Path, files: Sequence[Path], size: int, on_progress: OnProgress) -> None:
+    partial = entry.with_name(f".{entry.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: nobody else has the lock
+    partial.mkdir()
+    needed, free = len(files) * size * size * 3, shutil.disk_usage(partial).free
+    if needed > free:
+        raise DomainwiseError(
+            f"{len(files)} decoded images of {size} x {size} need {needed / 1e9:.1f} GB in {entry.parent}, which has "
+            f"{free / 1e9:.1f}; choose another folder with $DOMAINWISE_CACHE, or a smaller --image-size"
+        )
+    faults, notes = {}, {}
+    with open(partial / _IMAGES, "wb") as out:
+        for index, image in enumerate(decoded_files(files, size, on_progress)):
+            if image.pixels is None:
+                faults[index] = image.fault
+            else:
+                out.write(image.pixels)
+            if image.note:
+                notes[index] = image.note
+        out.flush()
+        os.fsync(out.fileno())
+    write_atomically(partial / _ENTRY, json.dumps({"faults": faults, "notes": notes}).encode())
+    os.rename(partial, entry)
+
+
+def _open(entry: Path, count: int, size: int) -> Cached:
+    try:
+        content = json.loads((entry / _ENTRY).read_text())
+        faults = {int(index): str(fault) for index, fault in content["faults"].items()}
+        notes = {int(index): str(note) for index, note in content["notes"].items()}
+        kept = [index for index in range(count) if index not in faults]
+        shape = (len(kept), size, size, 3)
+        if not kept:
+            return Cached(torch.empty(0, 3, size, size, dtype=torch.uint8), kept, faults, notes)
+        # Copy-on-write: nobody writes, but torch wants memory that could be.
+        rows = np.memmap(entry / _IMAGES, np.uint8, "c", shape=shape)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DomainwiseError(
+            f"the decoded images in {entry} are damaged ({error}); run `domainwise data clear-cache`"
+        ) from error
+    return Cached(torch.from_numpy(rows).permute(0, 3, 1, 2), kept, faults, notes)

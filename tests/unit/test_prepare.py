@@ -1,0 +1,245 @@
+"""A dataset from a server's archives to its folder: done once, resumed, shared between processes, and refused."""
+
+import hashlib
+import io
+import os
+import re
+import signal
+import sys
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from download_server import FileServer, Served, file_server, python_process, wait_until
+from torchvision.datasets import MNIST
+
+from domainwise.data.download import SOURCES, Download, Source, prepare
+from domainwise.data.download.arrange import folder_holding
+from domainwise.data.download.checksum import parse_checksum
+from domainwise.errors import DomainwiseError
+
+CHILD = """
+from functools import partial
+from pathlib import Path
+from domainwise.data.download import Download, Source, prepare
+from domainwise.data.download.arrange import folder_holding
+files = (Download("tiny.zip", (sys.argv[1],), None),)
+source = Source("TINY", "", "", files, partial(folder_holding, names=("photo",)))
+print(prepare("tiny", Path(sys.argv[2]), source=source, on_progress=lambda what, *_: print(what, flush=True)))
+"""
+
+
+def zipped(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in files.items():
+            file.writestr(name.replace("__", "/") + ".jpg", content)
+    return buffer.getvalue()
+
+
+ARCHIVE = zipped(kfold__photo__dog__1="x" * 30_000, kfold__photo__cat__2="two")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with file_server() as server:
+        server.files["tiny.zip"] = Served(ARCHIVE)
+        server.files["list.txt"] = Served(b"hello\n")
+        yield server
+
+
+@pytest.fixture
+def source(server: FileServer) -> Source:
+    files = (
+        Download("tiny.zip", (server.url("tiny.zip"),), "sha256:" + hashlib.sha256(ARCHIVE).hexdigest()),
+        Download("list.txt", (server.url("list.txt"),), None),
+    )
+    return Source("TINY", "home", "free", files, partial(folder_holding, names=["photo"]))
+
+
+def check_made(data_dir: Path) -> None:
+    made = {path.relative_to(data_dir).as_posix() for path in data_dir.rglob("*") if path.is_file()}
+    assert made == {
+        "TINY/photo/dog/1.jpg",
+        "TINY/photo/cat/2.jpg",
+        ".downloads/TINY.lock",
+        ".downloads/TINY.sha256",
+    }
+    assert not (data_dir / ".downloads" / "TINY").exists()
+    assert (data_dir / "TINY" / "photo" / "cat" / "2.jpg").read_text() == "two"
+
+
+def test_a_dataset_is_made_once(server: FileServer, source: Source, tmp_path: Path) -> None:
+    told: list[str] = []
+    data_dir = tmp_path / "new" / "data"
+    assert prepare("tiny", data_dir, source=source, on_progress=lambda what, *_: told.append(what)) == data_dir / "TINY"
+    check_made(data_dir)
+    sums = [(hashlib.sha256(served.body).hexdigest(), name) for name, served in sorted(server.files.items())]
+    assert (data_dir / ".downloads" / "TINY.sha256").read_text() == "".join(f"{sum_}  {name}\n" for sum_, name in sums)
+    assert list(dict.fromkeys(told)) == [
+        "tiny.zip",
+        "checking tiny.zip",
+        "list.txt",
+        "checking list.txt",
+        "unpacking tiny.zip",
+        "arranging TINY",
+    ]
+    server.files.clear()
+    assert prepare("tiny", data_dir, source=source) == data_dir / "TINY"
+    assert len(server.asked) == 2
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(server: FileServer, source: Source, tmp_path: Path) -> None:
+    (tmp_path / "TINY").mkdir()
+    assert prepare("tiny", tmp_path, source=source) == tmp_path / "TINY"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "TINY"]
+    assert server.asked == []
+
+
+def test_archives_left_by_a_process_killed_at_the_very_end_are_removed(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "TINY").mkdir()
+    left = tmp_path / ".downloads" / "TINY" / "tiny.zip"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(ARCHIVE)
+    prepare("tiny", tmp_path, source=source)
+    assert not left.parent.exists()
+
+
+def test_a_file_put_there_by_hand_is_used(server: FileServer, source: Source, tmp_path: Path) -> None:
+    del server.files["tiny.zip"]
+    by_hand = tmp_path / ".downloads" / "TINY" / "tiny.zip"
+    with pytest.raises(DomainwiseError, match=f"by hand and put it at {re.escape(str(by_hand))}$"):
+        prepare("tiny", tmp_path, source=source)
+    by_hand.write_bytes(ARCHIVE)
+    prepare("tiny", tmp_path, source=source)
+    check_made(tmp_path)
+
+
+def test_archives_are_kept_when_a_later_step_fails(server: FileServer, source: Source, tmp_path: Path) -> None:
+    def fail(unpacked: Path) -> Path:
+        (unpacked / "tiny.zip" / "kfold" / "photo").rename(unpacked / "half-arranged")
+        raise DomainwiseError("not today")
+
+    with pytest.raises(DomainwiseError, match=r"^not today$"):
+        prepare("tiny", tmp_path, source=Source("TINY", "", "", source.files, fail))
+    assert not (tmp_path / "TINY").exists()
+    assert {path.name for path in (tmp_path / ".downloads" / "TINY").iterdir()} == {
+        name + end for name in ("tiny.zip", "list.txt") for end in ("", ".sha256")
+    }
+    prepare("tiny", tmp_path, source=source)
+    check_made(tmp_path)
+    assert len(server.asked) == 2
+
+
+def test_what_a_killed_process_left_half_arranged_is_not_used(source: Source, tmp_path: Path) -> None:
+    stale = tmp_path / ".downloads" / "TINY" / "unpacked" / "photo" / "stale.jpg"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("stale")
+    prepare("tiny", tmp_path, source=source)
+    check_made(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_killed_while_downloading_the_next_call_goes_on(server: FileServer, source: Source, tmp_path: Path) -> None:
+    server.files["tiny.zip"].hold_after = 10_000
+    half = tmp_path / ".downloads" / "TINY" / "tiny.zip.partial"
+    with python_process(CHILD, server.url("tiny.zip"), str(tmp_path)) as child:
+        wait_until(lambda: half.exists() and half.stat().st_size == 10_000)
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    server.files["tiny.zip"].go_on.set()
+    prepare("tiny", tmp_path, source=source)
+    check_made(tmp_path)
+    assert [asked.sent for asked in server.asked if asked.path == "/tiny.zip"][1] == len(ARCHIVE) - 10_000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
+def test_two_processes_at_once_do_it_once(server: FileServer, tmp_path: Path) -> None:
+    served = server.files["tiny.zip"]
+    served.hold_after = 10_000
+    arguments = (CHILD, server.url("tiny.zip"), str(tmp_path))
+    with python_process(*arguments) as first:
+        wait_until(lambda: bool(server.asked))
+        with python_process(*arguments) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "waiting for another process that prepares tiny\n"
+            served.go_on.set()
+            said, errors = second.communicate(timeout=10)
+        first_said, first_errors = first.communicate(timeout=10)
+    assert (first.returncode, second.returncode) == (0, 0), first_errors + errors
+    assert said == f"{tmp_path / 'TINY'}\n"
+    assert "arranging TINY" in first_said
+    assert len(server.asked) == 1
+    check_made(tmp_path)
+
+
+def test_a_data_folder_that_cannot_be_written_is_one_line(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DomainwiseError, match=r"^cannot prepare tiny in .*file: Not a directory$"):
+        prepare("tiny", tmp_path / "file", source=source)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_data_folder_without_permission_is_one_line(source: Source, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(DomainwiseError, match=r"^cannot prepare tiny in .*: Permission denied$"):
+            prepare("tiny", tmp_path, source=source)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_an_unknown_name_is_told_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="unknown dataset to prepare 'pac'; did you mean 'pacs'"):
+        prepare("pac", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nico_says_what_to_do_by_hand(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError) as caught:
+        prepare("nico", tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"dataset nico cannot be downloaded: in {tmp_path}, ask for the images")
+    assert "NICO/<class>/<context>/*.jpg" in said
+    assert "NICO/mixed_split_corrected/" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_can_be_acted_upon(name: str) -> None:
+    source = SOURCES[name]
+    assert source.homepage.startswith("http")
+    assert source.licence
+    assert bool(source.files) != bool(source.by_hand)
+    assert bool(source.files) == bool(source.arrange) == bool(source.megabytes)
+    assert len({file.name for file in source.files}) == len(source.files)
+    for file in source.files:
+        assert Path(file.name).name == file.name
+        assert file.urls
+        assert all(urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname for url in file.urls)
+        if file.checksum:
+            parse_checksum(file.checksum)
+
+
+def test_folders_are_those_of_domainbed() -> None:
+    assert {name: source.folder for name, source in SOURCES.items()} == {
+        "mnist": "MNIST",
+        "colored_mnist": "MNIST",
+        "rotated_mnist": "MNIST",
+        "pacs": "PACS",
+        "vlcs": "VLCS",
+        "office_home": "office_home",
+        "terra_incognita": "terra_incognita",
+        "domainnet": "domain_net",
+        "nico": "NICO",
+    }
+
+
+def test_mnist_has_the_sums_that_torchvision_publishes() -> None:
+    files = SOURCES["mnist"].files
+    assert [(file.name, file.checksum) for file in files] == [(name, f"md5:{md5}") for name, md5 in MNIST.resources]
+    assert all(list(file.urls) == [mirror + file.name for mirror in MNIST.mirrors] for file in files)
