@@ -13,7 +13,7 @@ from domainwise.data.nico import list_nico
 from domainwise.data.places import OnProgress, dataset_folder, silent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Published:
     """A dataset that is built from files in a known folder.
 
