@@ -7,11 +7,11 @@ from pathlib import Path
 
 from domainwise.atomic import write_atomically
 from domainwise.data.download.fetch import fetch
-from domainwise.data.download.lock import one_at_a_time
 from domainwise.data.download.sources import SOURCES, Source
 from domainwise.data.download.unpack import ARCHIVE_SUFFIXES, unpack
 from domainwise.data.places import OnProgress, silent
 from domainwise.errors import DomainwiseError, unknown
+from domainwise.locks import locked
 
 DOWNLOADS = ".downloads"
 _UNPACKED = "unpacked"
@@ -37,9 +37,9 @@ def prepare(name: str, data_dir: Path, *, source: Source | None = None, on_progr
             if not source.files:
                 raise DomainwiseError(f"dataset {name} cannot be downloaded: in {data_dir}, {source.by_hand}")
             downloads.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(
+            with locked(
                 downloads.with_name(f"{source.folder}.lock"),
-                lambda: on_progress(f"waiting for another process that prepares {name}", 0, 0),
+                on_wait=lambda: on_progress(f"waiting for another process that prepares {name}", 0, 0),
             ):
                 if not folder.is_dir():
                     _make(source, folder, downloads, on_progress)

@@ -58,7 +58,8 @@ def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = si
         key = hashlib.blake2b(json.dumps([RULE, size, digests]).encode(), digest_size=16).hexdigest()
         entry = folder / key
         if not entry.is_dir():
-            with locked(folder / f"{key}.lock", wait=True):
+            waiting = "waiting for another process that decodes"
+            with locked(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
                 if not entry.is_dir():
                     _build(entry, files, size, on_progress)
     except OSError as error:
