@@ -3,43 +3,44 @@
 First the radius of every method is chosen with one domain left out, by the other domains' holdout alone; then each
 method is run with every domain left out, at its radius. Both tables are printed as markdown.
 
-    python benchmarks/pacs.py --data-dir DATA --weights mobilenet_v2-b0353104.pth
-    python benchmarks/pacs.py --data-dir DATA --weights mobilenet_v2-b0353104.pth --seeds 3
+    python benchmarks/pacs.py --data-dir DATA --weights mobilenet_v2-b0353104.pth --records pacs.jsonl
+    python benchmarks/pacs.py --from pacs.jsonl
 
-Finished runs are kept: a second call goes on, and prints at once when all are there. `--records FILE` also writes every
-record into one file, which is enough to print the tables again: `--from FILE`.
+Finished runs are kept: a second call goes on. The file of records is enough to print the tables again.
 """
 
 import argparse
-import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.atomic import write_atomically
-from domainwise.errors import DomainwiseError
 from domainwise.markdown import as_markdown
 from domainwise.runs import RunConfig
-from domainwise.sweeps.local import run_all
+from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 RADII = (0.1, 1.0, 5.0)
 CHOSEN_ON = "sketch"
-METHODS = ("erm", "at", "uat", "mat", "ldat")
 PAPER = {"erm": "81.7 ± 0.3", "at": "82.6 ± 0.4", "uat": "", "mat": "82.3 ± 0.5", "ldat": "82.6 ± 0.5"}
-Record = dict[str, Any]
 # Method, radius (None for ERM), domain left out, seed.
 Cell = tuple[str, float | None, str, int]
+Found = dict[Cell, list[Record]]
 
 
 def main() -> None:
     options = read_options()
-    found = read(options.read) if options.read is not None else train_all(options)
-    chosen = {method: choose(found, method) for method in METHODS}
-    print(radius_table(found, chosen), end="\n\n")
-    print(result_table(found, chosen, options.seeds))
+    found: Found = {}
+    if options.read is not None:
+        for record in read_records(options.read):
+            found.setdefault(cell_of(record), []).append(record)
+    else:
+        train_search(found, options)
+        # Seed by seed, so that a stopped call leaves a table of fewer seeds.
+        for seed in range(options.seeds):
+            train_cells(found, [(name, chosen(found, name), test, seed) for test in DOMAINS for name in PAPER], options)
+    print(radius_table(found), end="\n\n")
+    print(result_table(found))
 
 
 def read_options() -> argparse.Namespace:
@@ -57,37 +58,22 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read(file: Path) -> dict[Cell, list[Record]]:
-    found: dict[Cell, list[Record]] = {}
-    for record in map(json.loads, file.read_text().splitlines()):
-        cell = record["algorithm"], record["hparams"].get("epsilon"), record["test_domains"][0], record["trial_seed"]
-        found.setdefault(cell, []).append(record)
-    return found
+def cell_of(record: Record) -> Cell:
+    radius = record["hparams"].get("epsilon")
+    return record["algorithm"], radius, record["test_domains"][0], record["trial_seed"]
 
 
-def train_all(options: argparse.Namespace) -> dict[Cell, list[Record]]:
-    """The search on seed 0 first, then seed after seed, so that a stopped call leaves whole blocks."""
-    search: list[Cell] = [
-        (method, radius, CHOSEN_ON, 0) for method in METHODS for radius in (RADII if method != "erm" else (None,))
-    ]
-    found = train(search, options)
-    for seed in range(options.seeds):
-        block: list[Cell] = [(method, choose(found, method), test, seed) for test in DOMAINS for method in METHODS]
-        found |= train(block, options)
-    return found
+def train_search(found: Found, options: argparse.Namespace) -> None:
+    radii: dict[str, Sequence[float | None]] = {name: (None,) if name == "erm" else RADII for name in PAPER}
+    train_cells(found, [(name, radius, CHOSEN_ON, 0) for name in PAPER for radius in radii[name]], options)
 
 
-def train(cells: Sequence[Cell], options: argparse.Namespace) -> dict[Cell, list[Record]]:
-    def show(number: int, result: Any) -> None:
-        print(f"{number + 1}/{len(cells)} {result.folder.name}: {scores(result.records)}", file=sys.stderr, flush=True)
-
-    results = run_all([config(*cell, options) for cell in cells], workers=options.workers, on_done=show)
-    found = {cell: result.records for cell, result in zip(cells, results, strict=True)}
-    if options.records is not None:
-        before = options.records.read_text().splitlines() if options.records.exists() else []
-        lines = [json.dumps(record) for records in found.values() for record in records]
-        write_atomically(options.records, "".join(f"{line}\n" for line in dict.fromkeys([*before, *lines])).encode())
-    return found
+def train_cells(found: Found, cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    configs = [config(*cell, options) for cell in cells]
+    for cell, records in zip(
+        cells, train_all(configs, workers=options.workers, records_file=options.records), strict=True
+    ):
+        found[cell] = records
 
 
 def config(method: str, radius: float | None, test_domain: str, seed: int, options: argparse.Namespace) -> RunConfig:
@@ -117,71 +103,41 @@ def config(method: str, radius: float | None, test_domain: str, seed: int, optio
     )
 
 
-def scores(records: Sequence[Record]) -> str:
-    best = selected(records)
-    return f"holdout {holdout(best):.3f}, test {tested(best):.3f} at step {best['step']}"
+def chosen(found: Mapping[Cell, list[Record]], method: str) -> float | None:
+    """The radius with the highest holdout on the search's runs, the smaller on a tie."""
+    tried = sorted((cell for cell in found if (cell[0], *cell[2:]) == (method, CHOSEN_ON, 0)), key=str)
+    return max(tried, key=lambda cell: holdout(best_by_holdout(found[cell])))[1]
 
 
-def selected(records: Sequence[Record]) -> Record:
-    """Training-domain selection: the highest mean holdout of the training domains, the earliest on a tie."""
-    return max(records, key=holdout)
-
-
-def holdout(record: Record) -> float:
-    return statistics.fmean(record["accuracy"][name]["holdout"] for name in record["train_domains"])
-
-
-def tested(record: Record) -> float:
-    return float(record["accuracy"][record["test_domains"][0]]["main"])
-
-
-def choose(found: Mapping[Cell, list[Record]], method: str) -> float | None:
-    """The radius with the highest holdout, the smaller on a tie."""
-    tried = [cell for cell in found if cell[0] == method and cell[2:] == (CHOSEN_ON, 0)]
-    if not tried:
-        raise DomainwiseError(f"there are no records of {method} with {CHOSEN_ON} left out")
-    return max(sorted(tried, key=lambda cell: cell[1] or 0), key=lambda cell: holdout(selected(found[cell])))[1]
-
-
-def radius_table(found: Mapping[Cell, list[Record]], chosen: Mapping[str, float | None]) -> str:
+def radius_table(found: Mapping[Cell, list[Record]]) -> str:
     rows = []
-    for method in METHODS:
-        for cell in found:
-            if cell[0] == method and cell[2:] == (CHOSEN_ON, 0):
-                best = selected(found[cell])
-                mark = "chosen" if cell[1] == chosen[method] else ""
-                radius = "" if cell[1] is None else f"{cell[1]:g}"
-                rows.append([method, radius, mark, f"{holdout(best):.3f}", f"{tested(best):.3f}", f"{best['step']}"])
+    for cell in found:
+        method, radius, *where = cell
+        if where == [CHOSEN_ON, 0]:
+            best = best_by_holdout(found[cell])
+            mark = "chosen" if radius == chosen(found, method) else ""
+            name = [method, "" if radius is None else f"{radius:g}", mark]
+            rows.append([*name, f"{100 * holdout(best):.1f}", f"{100 * unseen(best):.1f}", f"{best['step']}"])
     return as_markdown(("method", "radius", "", "holdout", f"{CHOSEN_ON} (not looked at)", "step"), rows, numbers=3)
 
 
-def result_table(found: Mapping[Cell, list[Record]], chosen: Mapping[str, float | None], seeds: int) -> str:
+def result_table(found: Mapping[Cell, list[Record]]) -> str:
+    """A row a method, from the seeds that have all four domains; accuracies of what training domains select."""
     rows = []
-    for method in METHODS:
-        cells = [
-            [100 * tested(selected(found[method, chosen[method], test, seed])) for seed in range(seeds)]
-            for test in DOMAINS
-            if all((method, chosen[method], test, seed) in found for seed in range(seeds))
-        ]
-        if len(cells) < len(DOMAINS):
+    for method in PAPER:
+        radius = chosen(found, method)
+        seeds = sorted({cell[3] for cell in found})
+        seeds = [seed for seed in seeds if all((method, radius, test, seed) in found for test in DOMAINS)]
+        best = [[best_by_holdout(found[method, radius, test, seed]) for seed in seeds] for test in DOMAINS]
+        if not seeds:
             continue
-        trials = [statistics.fmean(values) for values in zip(*cells, strict=True)]
-        held = [
-            100 * holdout(selected(found[method, chosen[method], test, seed]))
-            for test in DOMAINS
-            for seed in range(seeds)
-        ]
-        radius = "" if chosen[method] is None else f"{chosen[method]:g}"
-        row = [method, radius, f"{statistics.fmean(held):.1f}"]
-        rows.append([*row, *map(cell_text, cells), cell_text(trials), PAPER[method]])
-    head = ("method", "radius", "holdout", *DOMAINS, "average", "the paper's average")
+        held = [holdout(record) for of_domain in best for record in of_domain]
+        trials = [statistics.fmean(map(unseen, of_seed)) for of_seed in zip(*best, strict=True)]
+        cells = [mean_and_error([unseen(record) for record in of_domain]) for of_domain in best]
+        name = [method, "" if radius is None else f"{radius:g}", f"{len(seeds)}"]
+        rows.append([*name, mean_and_error([statistics.fmean(held)]), *cells, mean_and_error(trials), PAPER[method]])
+    head = ("method", "radius", "seeds", "holdout", *DOMAINS, "average", "the paper's average")
     return as_markdown(head, rows, numbers=len(head) - 2)
-
-
-def cell_text(values: Sequence[float]) -> str:
-    """Mean and standard error over trials; one trial has none."""
-    mean = f"{statistics.fmean(values):.1f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values) / len(values) ** 0.5:.1f}"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.progress import DataProgress
@@ -47,8 +48,8 @@ def show_list(data_dir: DataDir = None) -> None:
         table.add_row(name, _about(builder), _whereabouts(name, data_folder(data_dir)))
     console.print(table)
     console.print(
-        f"\ndatasets are looked for in {data_folder(data_dir)}; any folder root/domain/class/image, or a CSV file with "
-        "columns path, label, domain, is a dataset too",
+        f"\ndatasets are looked for in {escape(str(data_folder(data_dir)))}; any folder root/domain/class/image, "
+        "or a CSV file with columns path, label, domain, is a dataset too",
         highlight=False,
     )
 
@@ -146,7 +147,7 @@ def _whereabouts(name: str, folder: Path) -> str:
         return "drawn, nothing to download"
     source = SOURCES[_SOURCE_OF[name]]
     if (folder / source.folder).is_dir():
-        return str(folder / source.folder)
+        return escape(str(folder / source.folder))
     size = f" ({source.megabytes} MB)" if source.megabytes else ""
     return f"[yellow]not there[/yellow]: domainwise data prepare {name}{size}"
 
@@ -161,10 +162,10 @@ def _listing_of(dataset: Dataset) -> Listing:
 def _print_counts(console: Console, listing: Listing) -> None:
     """Classes down, domains across."""
     names = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
-    table = Table("class", *names, "all", box=None, header_style="bold")
+    table = Table("class", *map(escape, names), "all", box=None, header_style="bold")
     rows = [list(row) for row in zip(*listing.counts(), strict=True)]
     for name, row in zip(listing.classes, rows, strict=True):
-        table.add_row(name, *map(str, row), str(sum(row)))
+        table.add_row(escape(name), *map(str, row), str(sum(row)))
     totals = [len(domain.labels) for domain in listing.domains]
     table.add_row("[bold]all[/bold]", *map(str, totals), str(sum(totals)))
     console.print(table)
@@ -172,12 +173,12 @@ def _print_counts(console: Console, listing: Listing) -> None:
 
 def _print_findings(console: Console, listing: Listing, found: Check) -> None:
     for gap in found.gaps:
-        console.print(f"[yellow]note[/yellow]: {gap}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]note[/yellow]: {escape(gap)}", highlight=False, soft_wrap=True)
     for note, count in Counter(found.notes.values()).items():
         first = next(file for file, what in found.notes.items() if what == note)
-        console.print(f"{count} images are {note}: {first} ...", highlight=False, soft_wrap=True)
+        console.print(f"{count} images are {note}: {escape(str(first))} ...", highlight=False, soft_wrap=True)
     for file, fault in list(found.faults.items())[:_MOST_SHOWN]:
-        console.print(f"[red]broken[/red]: {file} {fault}", highlight=False, soft_wrap=True)
+        console.print(f"[red]broken[/red]: {escape(f'{file} {fault}')}", highlight=False, soft_wrap=True)
     count = sum(len(domain.files) for domain in listing.domains)
     if found.faults:
         more = len(found.faults) - _MOST_SHOWN

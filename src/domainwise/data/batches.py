@@ -18,28 +18,30 @@ def draw_batches(
     is_augmented: bool = False,
 ) -> list[tuple[Tensor, Tensor]]:
     """A batch a domain: `batch_size` images and labels, drawn independently and with replacement from its indices."""
-    drawn = [
-        (domain, indices[torch.randint(len(indices), (batch_size,), generator=generator)])
-        for domain, indices in domains
-    ]
-    labels = [domain.labels[chosen].to(device) for domain, chosen in drawn]
-    images = [as_images(domain, chosen, device) for domain, chosen in drawn]
-    if is_augmented:
-        images = list(augmented(torch.cat(images), generator).split(batch_size))
-    return list(zip(images, labels, strict=True))
+    batches = []
+    for domain, indices in domains:
+        chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
+        images = _bytes(domain, chosen, device)
+        images = augmented(images, generator) if is_augmented else _floats(images)
+        batches.append((images, domain.labels[chosen].to(device)))
+    return batches
 
 
 def in_order(domain: Domain, indices: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """All of `indices`, once, in batches that suit the device."""
     for chosen in indices.split(_evaluation_batch(domain, device)):
-        yield as_images(domain, chosen, device), domain.labels[chosen].to(device)
+        yield _floats(_bytes(domain, chosen, device)), domain.labels[chosen].to(device)
 
 
-def as_images(domain: Domain, chosen: Tensor, device: torch.device) -> Tensor:
-    """The chosen images as floats in [0, 1], (b, C, H, W); moved to the device as bytes, a quarter of the size."""
+def _bytes(domain: Domain, chosen: Tensor, device: torch.device) -> Tensor:
+    """The chosen images, (b, C, H, W), channels-last; moved to the device as bytes, a quarter of the size of floats."""
     # Seen as (n, H, W, C) the rows lie in memory as channels-last batches need them: choosing them is one copy.
     rows = domain.images.permute(0, 2, 3, 1).index_select(0, chosen)
-    return rows.to(device).permute(0, 3, 1, 2).float().div_(255)
+    return rows.to(device).permute(0, 3, 1, 2)
+
+
+def _floats(images: Tensor) -> Tensor:
+    return images.float().div_(255)
 
 
 def _evaluation_batch(domain: Domain, device: torch.device) -> int:

@@ -17,7 +17,10 @@ def list_nico(root: Path, name: str = "nico") -> Listing:
     """The files that `mixed_split_corrected/env_*.csv` name, in their order; images lie in root/class/context."""
     domains = []
     for domain, role in _ROLES.items():
-        rows = list(_rows(root / _SPLIT / f"env_{domain}.csv"))
+        split = root / _SPLIT / f"env_{domain}.csv"
+        rows = list(_rows(split))
+        if not rows:
+            raise DomainwiseError(f"{split} lists no images")
         files = tuple(root / path for path, _ in rows)
         domains.append(DomainFiles(domain, files, tuple(label for _, label in rows), role))
     folders = {file.relative_to(root).parts[0] for domain in domains for file in domain.files}
@@ -34,8 +37,9 @@ def _rows(file: Path) -> Iterator[tuple[str, int]]:
     try:
         with open(file, newline="", encoding="utf-8") as lines:
             for number, row in enumerate(csv.reader(lines), start=1):
-                if len(row) != 4 or row[3] not in _CLASSES:
+                path = row[0].replace("\\", "/") if row else ""
+                if len(row) != 4 or row[3] not in _CLASSES or not path or path.startswith("/"):
                     raise DomainwiseError(f"{file} is damaged at line {number}: path,class,context,superclass expected")
-                yield row[0].replace("\\", "/"), _CLASSES.index(row[3])
+                yield path, _CLASSES.index(row[3])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DomainwiseError(f"{file} cannot be read: {error}") from error

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.batches import as_images
+from domainwise.data.batches import in_order
 from domainwise.demo.plan import Row
 from domainwise.demo.table import Line
 from domainwise.perturbations import Perturbation
@@ -95,7 +95,7 @@ def _perturbations(figure: SubFigure, dataset: Dataset, trained: Mapping[Row, Al
     for row, domain in enumerate(domains):
         _show(panels[row][0], domain.images[0].permute(1, 2, 0).numpy())
         panels[row][0].set_ylabel(domain.name, fontsize=9)
-        x = as_images(domain, torch.tensor([0]), torch.device("cpu"))
+        x, _ = next(in_order(domain, torch.tensor([0]), torch.device("cpu")))
         for panel, (which, algorithm) in zip(panels[row][1:], trained.items(), strict=False):
             offset = _offset(algorithm, x, domain.labels[:1], row).permute(1, 2, 0)
             _show(panel, (0.5 + 0.5 * offset / offset.abs().max().clamp(min=1e-12)).numpy())

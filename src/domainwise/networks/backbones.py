@@ -77,7 +77,9 @@ def backbone(
         model, (mean, std) = build(name, tuple(input_shape), weights)
         featurizer = Backbone(model, mean=mean, std=std, dropout=dropout, batch_norm=batch_norm)
         num_features = _num_features(featurizer, input_shape)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except DomainwiseError:
+        raise
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         size = f"{input_shape[1]} x {input_shape[2]}"
         raise DomainwiseError(f"{name} cannot be built for images of {size}: {str(error).splitlines()[0]}") from error
     classifier = nn.Linear(num_features, num_classes)
@@ -104,6 +106,8 @@ def _torchvision_model(name: str, input_shape: tuple[int, ...], weights: str) ->
     import torchvision
     from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
+    if name not in known_backbones():
+        raise unknown("torchvision model", name, known_backbones())
     settings = dict(_SETTINGS.get(name, {}))
     if name.startswith("vit_"):
         settings["image_size"] = input_shape[1]
@@ -158,16 +162,23 @@ def _timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[
         raise DomainwiseError(
             f"the weights of {name} cannot be downloaded ({error}); give a file as --weights FILE, or --weights none"
         ) from error
+    except RuntimeError as error:
+        if not is_file(weights):
+            raise
+        raise _misfit(weights, name, str(error).splitlines()[:2][-1].strip().rstrip(".")) from error
     if is_file(weights):
         # timm leaves out what it does not find.
-        lacking = model.state_dict().keys() - settings["pretrained_cfg_overlay"]["state_dict"].keys()
+        given = settings["pretrained_cfg_overlay"]["state_dict"]
+        # Which only counts batches, and is not in every file.
+        lacking = [key for key in model.state_dict() if key not in given and not key.endswith("num_batches_tracked")]
         if lacking:
-            raise DomainwiseError(
-                f"the weights in {weights} do not fit {name}: they lack {min(lacking)}. "
-                "Are they of another architecture?"
-            )
+            raise _misfit(weights, name, f"they lack {lacking[0]}")
     facts: Any = model.pretrained_cfg
     return model, (facts["mean"], facts["std"])
+
+
+def _misfit(weights: str, name: str, fault: str) -> DomainwiseError:
+    return DomainwiseError(f"the weights in {weights} do not fit {name}: {fault}. Are they of another architecture?")
 
 
 def _num_features(featurizer: Backbone, input_shape: Sequence[int]) -> int:

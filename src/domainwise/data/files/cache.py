@@ -7,7 +7,9 @@ source files' contents, in order, the size and the rule of decoding: what is fou
 import hashlib
 import json
 import os
+import re
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +21,15 @@ from torch import Tensor
 
 from domainwise.atomic import write_atomically
 from domainwise.data.files.decode import RULE, Decoded, decoded
-from domainwise.data.files.fingerprints import fingerprints
+from domainwise.data.files.fingerprints import UNREADABLE, digest, fingerprints
 from domainwise.data.places import OnProgress, cache_folder, silent
 from domainwise.errors import DomainwiseError
 from domainwise.locks import locked
 
 _CHUNK = 256
-_IMAGES, _ENTRY = "images", "entry.json"
+_IMAGES, _ENTRY, _SEEN, _LOCK = "images", "entry.json", "seen.json", "lock"
+# What is made in the folder, but for locks: an entry, or what was seen of the files of a listing; maybe half done.
+_OURS = re.compile(rf"\.?[0-9a-f]{{32}}(\.{re.escape(_SEEN)})?(\.partial)?")
 
 
 @dataclass(frozen=True)
@@ -51,52 +55,83 @@ def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = si
     it builds leaves nothing that is taken for an entry.
     """
     folder = cache_folder()
+    files = [file.absolute() for file in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         listing = hashlib.blake2b("\n".join(map(str, files)).encode(), digest_size=16).hexdigest()
-        digests = fingerprints(files, folder / f"{listing}.seen.json", on_progress)
+        waiting = "waiting for another process that reads"
+        with locked(folder / f"{listing}.{_LOCK}", on_wait=lambda: on_progress(waiting, 0, 0)):
+            digests = fingerprints(files, folder / f"{listing}.{_SEEN}", on_progress)
         key = hashlib.blake2b(json.dumps([RULE, size, digests]).encode(), digest_size=16).hexdigest()
         entry = folder / key
         if not entry.is_dir():
-            waiting = "waiting for another process that decodes"
-            with locked(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
+            decoding = "waiting for another process that decodes"
+            with locked(folder / f"{key}.{_LOCK}", on_wait=lambda: on_progress(decoding, 0, 0)):
                 if not entry.is_dir():
-                    _build(entry, files, size, on_progress)
+                    _build(entry, files, digests, size, on_progress)
     except OSError as error:
         raise DomainwiseError(
-            f"decoded images cannot be kept in {folder}: {error.strerror}; choose another folder with $DOMAINWISE_CACHE"
+            f"decoded images cannot be kept in {folder}: {error.strerror or error}; "
+            "choose another folder with $DOMAINWISE_CACHE"
         ) from error
     return _open(entry, len(files), size)
 
 
-def decoded_files(files: Sequence[Path], size: int, on_progress: OnProgress = silent) -> Iterator[Decoded]:
-    """Every file decoded, in order, by all processors: decoding lets go of Python's lock."""
+def decoded_files(
+    files: Sequence[Path], size: int, on_progress: OnProgress = silent, digests: Sequence[str] | None = None
+) -> Iterator[Decoded]:
+    """Every file decoded, in order, by all processors: decoding lets go of Python's lock.
 
-    def read(file: Path) -> Decoded:
+    Args:
+        digests: what each file held before; one that holds something else now is refused.
+    """
+
+    def read(file: Path, before: str | None) -> Decoded:
         try:
-            return decoded(file.read_bytes(), size)
+            content = file.read_bytes()
         except OSError as error:
-            return Decoded(None, fault=f"cannot be read: {error.strerror}")
+            image, now = Decoded(None, fault=f"cannot be read: {error.strerror or error}"), UNREADABLE
+        else:
+            image, now = decoded(content, size), digest(content)
+        if before not in (None, now):
+            raise DomainwiseError(f"{file} changed while it was read; run the same command again")
+        return image
 
+    expected: Sequence[str | None] = digests or [None] * len(files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # In chunks, so that what waits to be written stays small.
         for start in range(0, len(files), _CHUNK):
-            yield from pool.map(read, files[start : start + _CHUNK])
+            some = slice(start, start + _CHUNK)
+            with warnings.catch_warnings():
+                # What decoders say of odd headers is no news: an image can be used, or it has a fault.
+                warnings.simplefilter("ignore")
+                images = list(pool.map(read, files[some], expected[some]))
+            yield from images
             on_progress("decoding", min(start + _CHUNK, len(files)), len(files))
 
 
 def cache_size() -> tuple[int, int]:
     """How many entries there are, and their bytes."""
-    entries = list(cache_folder().glob(f"*/{_ENTRY}"))
-    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.parent.iterdir())
+    entries = [path for path in _ours() if (path / _ENTRY).is_file()]
+    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.iterdir())
 
 
 def clear_cache() -> None:
-    """Remove every entry. Processes that have one open keep it until they end."""
-    shutil.rmtree(cache_folder(), ignore_errors=True)
+    """Remove every entry and nothing else. Processes that have one open keep it until they end; locks stay."""
+    for path in _ours():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
-def _build(entry: Path, files: Sequence[Path], size: int, on_progress: OnProgress) -> None:
+def _ours() -> list[Path]:
+    """What this module made in the folder, which may be one that the user keeps other things in."""
+    folder = cache_folder()
+    return [path for path in folder.iterdir() if _OURS.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _build(entry: Path, files: Sequence[Path], digests: Sequence[str], size: int, on_progress: OnProgress) -> None:
     partial = entry.with_name(f".{entry.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: nobody else has the lock
     partial.mkdir()
@@ -108,7 +143,7 @@ def _build(entry: Path, files: Sequence[Path], size: int, on_progress: OnProgres
         )
     faults, notes = {}, {}
     with open(partial / _IMAGES, "wb") as out:
-        for index, image in enumerate(decoded_files(files, size, on_progress)):
+        for index, image in enumerate(decoded_files(files, size, on_progress, digests)):
             if image.pixels is None:
                 faults[index] = image.fault
             else:
@@ -128,11 +163,14 @@ def _open(entry: Path, count: int, size: int) -> Cached:
         notes = {int(index): str(note) for index, note in content["notes"].items()}
         kept = [index for index in range(count) if index not in faults]
         shape = (len(kept), size, size, 3)
+        there, needed = (entry / _IMAGES).stat().st_size, len(kept) * size * size * 3
+        if there != needed:
+            raise ValueError(f"{there} bytes of images, not {needed}")
         if not kept:
             return Cached(torch.empty(0, 3, size, size, dtype=torch.uint8), kept, faults, notes)
         # Copy-on-write: nobody writes, but torch wants memory that could be.
         rows = np.memmap(entry / _IMAGES, np.uint8, "c", shape=shape)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DomainwiseError(
             f"the decoded images in {entry} are damaged ({error}); run `domainwise data clear-cache`"
         ) from error

@@ -6,13 +6,15 @@ from pathlib import Path
 from domainwise.data.files.listing import SUFFIXES, DomainFiles, Listing
 from domainwise.errors import DomainwiseError
 
+_LEFT_ALONE = (".", "__")
 _LAYOUT = "images are expected at root/domain/class/image"
 
 
 def list_folder(root: Path, name: str | None = None) -> Listing:
     """The files under `root`, domains, classes and files each in the order of their names.
 
-    Names that begin with a dot or with two underscores, and files that are no images by their name, are left alone.
+    Folders whose names begin with a dot or with two underscores, hidden files, and files that are no images by their
+    name are left alone.
     A class that some domain lacks keeps its label in all of them.
     """
     name = name or root.resolve().name
@@ -37,17 +39,20 @@ def _folders(parent: Path) -> list[Path]:
         children = sorted(parent.iterdir())
     except OSError as error:
         raise DomainwiseError(f"the folder {parent} cannot be read: {error.strerror}") from error
-    return [child for child in children if child.is_dir() and not child.name.startswith((".", "__"))]
+    return [child for child in children if child.is_dir() and not child.name.startswith(_LEFT_ALONE)]
 
 
 def _images(folder: Path) -> list[Path]:
     """Images in a class folder and in folders below it, in the order that torchvision's ImageFolder gives them."""
     if not folder.is_dir():
         return []
-    found = sorted(os.walk(folder, onerror=_refuse, followlinks=True))
+    found = []
+    for where, below, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        below[:] = [name for name in below if not name.startswith(_LEFT_ALONE)]
+        found.append((where, files))
     return [
         Path(where) / file
-        for where, _, files in found
+        for where, files in sorted(found)
         for file in sorted(files)
         if file.lower().endswith(SUFFIXES) and not file.startswith(".")
     ]

@@ -87,6 +87,8 @@ def _judge(domain: DomainFiles, cached: Cached, skip_broken: bool) -> None:
         if not skip_broken:
             more = f", and {len(cached.faults) - 1} more images of the domain" if len(cached.faults) > 1 else ""
             raise DomainwiseError(f"{fault}{more}; --skip-broken leaves such images out")
+        if not cached.kept:
+            raise DomainwiseError(f"none of the {len(domain.files)} images of domain {domain.name!r} is left: {fault}")
         left = f"{len(cached.faults)} of {len(domain.files)} images"
         warnings.warn(f"{left} of domain {domain.name!r} are left out: {fault} ...", stacklevel=3)
     for note, count in Counter(cached.notes.values()).items():

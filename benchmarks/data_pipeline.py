@@ -1,0 +1,135 @@
+"""Training batches from the cache of decoded images against torchvision's ImageFolder and DataLoader, in one run.
+
+Both give the same augmentation of the same images: PACS with sketch left out. The loader has two workers. Compared, at
+96 and 224 pixels: images a second once everything is warm, and the time to build the cache against an epoch of the loader.
+Then, at 96 pixels, how much of an ERM step of MobileNetV2 goes into its data.
+
+    python benchmarks/data_pipeline.py --data-dir DATA
+
+The two take turns, round after round, and the best of the rounds counts.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import Dataset
+from domainwise.data.batches import draw_batches
+from domainwise.data.files.cache import clear_cache
+from domainwise.data.files.photos import photos
+from domainwise.data.places import CACHE_VARIABLE
+from domainwise.data.published import PUBLISHED
+from domainwise.markdown import as_markdown
+from domainwise.networks import backbone
+from domainwise.runs.device import keep_freed_memory
+
+DOMAINS = ("art_painting", "cartoon", "photo")
+GENERATOR = torch.Generator().manual_seed(0)
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True, help="the folder that has PACS in it")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[96, 224])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ[CACHE_VARIABLE] = cache
+        rows = [row for size in options.sizes for row in compared(size, options)]
+        print(as_markdown(("", "domainwise", "torchvision", "ratio"), rows, numbers=3))
+        data, update = step_seconds(options)
+    print(f"\nan ERM step of MobileNetV2 at 96 px, 3 x 16 images, {torch.get_num_threads()} threads:")
+    print(f"data {data * 1e3:.1f} ms, update {update * 1e3:.1f} ms, data {data / (data + update):.1%} of both")
+
+
+def compared(size: int, options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
+    loader = torchvision_loader(options.data_dir, size)
+    epoch(loader)  # starts its workers, and brings the files into the system's memory
+    count = len(loader.dataset)  # type: ignore[arg-type]
+    ours, theirs, builds = [], [], []
+    for _ in range(options.rounds):
+        clear_cache()
+        builds.append(seconds(lambda: decoded(options.data_dir, size)))
+        theirs.append(seconds(lambda: epoch(loader)))
+        dataset = decoded(options.data_dir, size)
+        draw(dataset, 32)
+        ours.append(seconds(lambda: [draw(dataset, 32) for _ in range(round(count / 96))]))  # noqa: B023
+    speed, their_speed = round(count / 96) * 96 / min(ours), count / min(theirs)
+    build, their_epoch = min(builds), min(theirs)
+    return [
+        (f"images/s at {size} px", f"{speed:.0f}", f"{their_speed:.0f}", f"{speed / their_speed:.2f}"),
+        (
+            f"s to decode {count} images into the cache at {size} px, against an epoch",
+            f"{build:.1f}",
+            f"{their_epoch:.1f}",
+            f"{build / their_epoch:.2f}",
+        ),
+    ]
+
+
+def torchvision_loader(data_dir: Path, size: int) -> DataLoader[tuple[torch.Tensor, int]]:
+    changes = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size, scale=(0.7, 1.0)),
+            transforms.RandomHorizontalFlip(),
+            transforms.ColorJitter(0.3, 0.3, 0.3, 0.3),
+            transforms.RandomGrayscale(),
+            transforms.ToTensor(),
+        ]
+    )
+    folders = ConcatDataset([ImageFolder(str(data_dir / "PACS" / name), changes) for name in DOMAINS])
+    return DataLoader(folders, 96, shuffle=True, num_workers=2, persistent_workers=True)
+
+
+def epoch(loader: DataLoader[tuple[torch.Tensor, int]]) -> None:
+    for _ in loader:
+        pass
+
+
+def decoded(data_dir: Path, size: int) -> Dataset:
+    """The three domains, through the cache."""
+    listing = PUBLISHED["pacs"].listing(data_dir)
+    listing = replace(listing, domains=tuple(each for each in listing.domains if each.name in DOMAINS))
+    return photos(listing, image_size=size, skip_broken=False)
+
+
+def draw(dataset: Dataset, batch_size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    domains = [(domain, torch.arange(len(domain))) for domain in dataset.domains]
+    return draw_batches(domains, batch_size, GENERATOR, CPU, is_augmented=True)
+
+
+def step_seconds(options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds that a training step spends on its data and on its update: the median of many."""
+    dataset = decoded(options.data_dir, 96)
+    network = backbone("mobilenet_v2", (3, 96, 96), 7, batch_norm="frozen").to(memory_format=torch.channels_last)
+    algorithm = ALGORITHMS["erm"](network, num_domains=len(DOMAINS)).train()
+    algorithm.update(draw(dataset, 16))
+    data, update = [], []
+    for _ in range(10 * options.rounds):
+        started = time.perf_counter()
+        batches = draw(dataset, 16)
+        data.append(time.perf_counter() - started)
+        update.append(seconds(lambda: algorithm.update(batches)))  # noqa: B023
+    return float(torch.tensor(data).median()), float(torch.tensor(update).median())
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
