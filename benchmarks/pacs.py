@@ -20,7 +20,14 @@ from domainwise.runs import RunConfig
 from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
-RADII = (0.1, 1.0, 5.0)
+# The paper's, and one at which the perturbation is not lost in 96 x 96 pixels; AT does not learn beyond 1.
+RADII: dict[str, tuple[float | None, ...]] = {
+    "erm": (None,),
+    "at": (0.1, 1.0),
+    "uat": (0.1, 3.0),
+    "mat": (0.1, 3.0),
+    "ldat": (0.1, 3.0),
+}
 CHOSEN_ON = "sketch"
 PAPER = {"erm": "81.7 ± 0.3", "at": "82.6 ± 0.4", "uat": "", "mat": "82.3 ± 0.5", "ldat": "82.6 ± 0.5"}
 # Method, radius (None for ERM), domain left out, seed.
@@ -64,8 +71,7 @@ def cell_of(record: Record) -> Cell:
 
 
 def train_search(found: Found, options: argparse.Namespace) -> None:
-    radii: dict[str, Sequence[float | None]] = {name: (None,) if name == "erm" else RADII for name in PAPER}
-    train_cells(found, [(name, radius, CHOSEN_ON, 0) for name in PAPER for radius in radii[name]], options)
+    train_cells(found, [(name, radius, CHOSEN_ON, 0) for name, radii in RADII.items() for radius in radii], options)
 
 
 def train_cells(found: Found, cells: Sequence[Cell], options: argparse.Namespace) -> None:
