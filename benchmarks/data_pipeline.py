@@ -1,8 +1,8 @@
 """Training batches from the cache of decoded images against torchvision's ImageFolder and DataLoader, in one run.
 
 Both give the same augmentation of the same images: PACS with sketch left out. The loader has two workers. Compared, at
-96 and 224 pixels: images a second once everything is warm, and the time to build the cache against an epoch of the loader.
-Then, at 96 pixels, how much of an ERM step of MobileNetV2 goes into its data.
+96 and 224 pixels: images a second once everything is warm, and the time to build the cache against an epoch of the
+loader. Then, at 96 pixels, how much of an ERM step of MobileNetV2 goes into its data.
 
     python benchmarks/data_pipeline.py --data-dir DATA
 

@@ -130,9 +130,15 @@ def train(
     keep_freed_memory()
     console = Console()
     with interruptible() as is_interrupted, _Line(console) as line:
+
+        def on_data(what: str, done: int, total: int) -> None:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            line.data.report(what, done, total)
+
         result = runs.train(
             config,
-            on_data=line.on_data,
+            on_data=on_data,
             on_start=line.on_start,
             on_step=line.on_step,
             on_record=line.on_record,
@@ -157,7 +163,6 @@ class _Line:
             transient=True,
         )
         self.data = DataProgress(console)
-        self.on_data = self.data.report
         self.records = 0
 
     def __enter__(self) -> "_Line":

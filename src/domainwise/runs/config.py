@@ -113,7 +113,10 @@ class RunConfig:
     @property
     def dataset_name(self) -> str:
         """As in records: a name of the table, that of a folder or file, or one's own builder."""
-        return Path(str(self.dataset)).resolve().stem if is_path(self.dataset) else str(name_of(self.dataset))
+        if not is_path(self.dataset):
+            return str(name_of(self.dataset))
+        path = Path(str(self.dataset)).resolve()
+        return path.stem if path.suffix == ".csv" else path.name
 
     @property
     def algorithm_name(self) -> str:
@@ -210,7 +213,9 @@ def run_seed(config: RunConfig, dataset: Dataset) -> int:
 
 def name_of(thing: str | Callable[..., Any] | None) -> str | None:
     """A name as it is, and a class or function as where it can be imported from."""
-    return thing if thing is None or isinstance(thing, str) else f"{thing.__module__}:{thing.__qualname__}"
+    if thing is None or isinstance(thing, str):
+        return thing
+    return f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
 def is_path(dataset: str | DatasetBuilder) -> bool:

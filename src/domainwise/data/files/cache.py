@@ -27,7 +27,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.locks import locked
 
 _CHUNK = 256
-_IMAGES, _ENTRY, _SEEN, _LOCK = "images", "entry.json", "seen.json", "lock"
+_IMAGES, _ENTRY, _SEEN = "images", "entry.json", "seen.json"
 # What is made in the folder, but for locks: an entry, or what was seen of the files of a listing; maybe half done.
 _OURS = re.compile(rf"\.?[0-9a-f]{{32}}(\.{re.escape(_SEEN)})?(\.partial)?")
 
@@ -58,15 +58,13 @@ def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = si
     files = [file.absolute() for file in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        listing = hashlib.blake2b("\n".join(map(str, files)).encode(), digest_size=16).hexdigest()
-        waiting = "waiting for another process that reads"
-        with locked(folder / f"{listing}.{_LOCK}", on_wait=lambda: on_progress(waiting, 0, 0)):
-            digests = fingerprints(files, folder / f"{listing}.{_SEEN}", on_progress)
+        listing = hashlib.blake2b(b"\n".join(map(os.fsencode, files)), digest_size=16).hexdigest()
+        digests = fingerprints(files, folder / f"{listing}.{_SEEN}", on_progress)
         key = hashlib.blake2b(json.dumps([RULE, size, digests]).encode(), digest_size=16).hexdigest()
         entry = folder / key
         if not entry.is_dir():
-            decoding = "waiting for another process that decodes"
-            with locked(folder / f"{key}.{_LOCK}", on_wait=lambda: on_progress(decoding, 0, 0)):
+            waiting = "waiting for another process that decodes"
+            with locked(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
                 if not entry.is_dir():
                     _build(entry, files, digests, size, on_progress)
     except OSError as error:

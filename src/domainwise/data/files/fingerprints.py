@@ -9,6 +9,7 @@ from pathlib import Path
 
 from domainwise.atomic import write_atomically
 from domainwise.data.places import OnProgress, silent
+from domainwise.locks import locked
 
 _CHUNK = 1024
 _Seen = dict[str, tuple[int, int, int, str]]
@@ -41,7 +42,8 @@ def fingerprints(files: Sequence[Path], memory: Path, on_progress: OnProgress = 
             for file, stat, known in zip(files, stats, digests, strict=True)
             if stat is not None and known != UNREADABLE
         }
-        write_atomically(memory, json.dumps(remembered).encode())
+        with locked(memory.with_name(f"{memory.name}.lock"), on_wait=lambda: None):
+            write_atomically(memory, json.dumps(remembered).encode())
     return [str(known) for known in digests]
 
 
