@@ -194,13 +194,13 @@ def test_bf16_is_tried_in_another_process_first(domainwise: Cli, tmp_path: Path)
 
 def test_help_has_examples(domainwise: Cli) -> None:
     for command in ("train", "demo", "algorithms", "data check", "theory"):
-        assert f"domainwise {command}" in domainwise(command, "--help").out.split("Examples:")[1]
+        assert f"domainwise {command}" in domainwise(*command.split(), "--help").out.split("Examples:")[1]
 
 
 def test_lists(domainwise: Cli) -> None:
     assert "ldat" in domainwise("algorithms").out
     shown = domainwise("algorithms", "mat").out
     assert "5 or 10 or 15 or 20" in shown
-    assert "silhouettes_spurious" in domainwise("datasets").out
-    assert "shift_16" in domainwise("datasets", "silhouettes").out
-    assert domainwise("datasets", "silhouete").code == 2
+    assert "silhouettes_spurious" in domainwise("data", "list").out
+    assert "shift_16" in domainwise("data", "check", "silhouettes").out
+    assert domainwise("data", "check", "silhouete").code == 2

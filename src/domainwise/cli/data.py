@@ -160,13 +160,18 @@ def _listing_of(dataset: Dataset) -> Listing:
 
 
 def _print_counts(console: Console, listing: Listing) -> None:
-    """Classes down, domains across."""
-    names = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
-    table = Table("class", *map(escape, names), "all", box=None, header_style="bold")
-    rows = [list(row) for row in zip(*listing.counts(), strict=True)]
-    for name, row in zip(listing.classes, rows, strict=True):
+    """Images by domain and class, the longer list of the two down the page."""
+    domains = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
+    counts = listing.counts()
+    if len(domains) > len(listing.classes):
+        head, down, across = "domain", domains, listing.classes
+    else:
+        head, down, across = "class", list(listing.classes), tuple(domains)
+        counts = [list(row) for row in zip(*counts, strict=True)]
+    table = Table(head, *map(escape, across), "all", box=None, header_style="bold")
+    for name, row in zip(down, counts, strict=True):
         table.add_row(escape(name), *map(str, row), str(sum(row)))
-    totals = [len(domain.labels) for domain in listing.domains]
+    totals = [sum(column) for column in zip(*counts, strict=True)]
     table.add_row("[bold]all[/bold]", *map(str, totals), str(sum(totals)))
     console.print(table)
 
