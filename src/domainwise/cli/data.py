@@ -20,7 +20,8 @@ from domainwise.data.files.photos import list_files
 from domainwise.data.places import cache_folder, data_folder
 from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.runs.config import RunConfig, build_dataset, dataset_options, is_path
+from domainwise.runs.config import RunConfig, build_dataset
+from domainwise.runs.data import dataset_options, is_path
 
 app = typer.Typer(help="List, check and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -83,7 +84,7 @@ def check(
         raise unknown("dataset", dataset, DATASETS)
     print(inspect.getdoc(DATASETS[dataset]), end="\n\n")
     _print_counts(console, _listing_of(build_dataset(RunConfig(dataset=dataset, data_dir=data_dir))))
-    options = dataset_options(DATASETS[dataset]).values()
+    options = dataset_options(dataset).values()
     defaults = ", ".join(f"{option.name}={option.default}" for option in options)
     if defaults:
         console.print(f"\noptions (--dataset-option name=value): {defaults}", highlight=False)

@@ -1,29 +1,27 @@
 """What a run is: everything that its outcome depends on, checked, and written down in full."""
 
 import dataclasses
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
-from domainwise.data import DATASETS, Dataset, DatasetBuilder
-from domainwise.data.files.photos import image_files
+from domainwise.data import Dataset
 from domainwise.data.places import OnProgress, silent
 from domainwise.data.splits import Roles, roles
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.networks import NETWORKS, BatchNorm, NetworkBuilder, backbone, is_backbone, known_backbones
 from domainwise.networks.backbones import TIMM
 from domainwise.networks.weights import is_file, named_by_content
+from domainwise.runs.data import AnyDataset, built, dataset_builder, dataset_name
+from domainwise.runs.names import found, name_of
 from domainwise.seeds import seed_hash
 
 Evaluate = Literal["selection", "all"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-T = TypeVar("T")
 _CHOICES = {"batch_norm": BatchNorm, "evaluate": Evaluate, "precision": Precision, "device": DeviceName}
 
 
@@ -46,10 +44,10 @@ class RunConfig:
         data_dir, device, threads, output: where and how it runs. They are not part of what the run is.
     """
 
-    dataset: str | DatasetBuilder = "silhouettes"
+    dataset: AnyDataset = "silhouettes"
     algorithm: str | type[Algorithm] = "mat"
     network: str | NetworkBuilder | None = None
-    weights: str | None = None
+    weights: str | Path | None = None
     batch_norm: BatchNorm | None = None
     augment: bool | None = None
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +77,7 @@ class RunConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) is not None and getattr(self, name) not in get_args(choices):
                 raise unknown(name, str(getattr(self, name)), get_args(choices))
-        self.dataset_builder()
+        dataset_builder(self.dataset)
         self.algorithm_class().Hparams.of(**self.hparams)
         if self.network is not None:
             self.network_builder()
@@ -93,30 +91,22 @@ class RunConfig:
                 raise unknown("setting", name, names)
         return cls(**values)
 
-    def dataset_builder(self) -> DatasetBuilder:
-        if isinstance(self.dataset, str) and is_path(self.dataset):
-            return partial(image_files, self.dataset)
-        return _found("dataset", self.dataset, DATASETS)
-
     def algorithm_class(self) -> type[Algorithm]:
-        return _found("algorithm", self.algorithm, ALGORITHMS)
+        return found("algorithm", self.algorithm, ALGORITHMS)
 
     def network_builder(self) -> NetworkBuilder:
         assert self.network is not None
-        weights = self.weights or "none"
+        weights = str(self.weights or "none")
         if isinstance(self.network, str) and is_backbone(self.network):
             return partial(backbone, self.network, weights=weights, batch_norm=self.batch_norm or "live")
         if weights != "none" or self.batch_norm is not None:
             raise DomainwiseError(f"network {name_of(self.network)} takes no weights and no batch_norm: backbones do")
-        return _found("network", self.network, NETWORKS)
+        shown = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
+        return found("network", self.network, NETWORKS, known_backbones(), shown)
 
     @property
     def dataset_name(self) -> str:
-        """As in records: a name of the table, that of a folder or file, or one's own builder."""
-        if not is_path(self.dataset):
-            return str(name_of(self.dataset))
-        path = Path(str(self.dataset)).resolve()
-        return path.stem if path.suffix == ".csv" else path.name
+        return dataset_name(self.dataset)
 
     @property
     def algorithm_name(self) -> str:
@@ -131,9 +121,9 @@ class RunConfig:
         for name in ("data_dir", "device", "threads", "output"):
             del values[name]
         values["dataset"] = self.dataset_name
-        for name in ("algorithm", "network"):
-            values[name] = name_of(values[name])
-        if self.weights is not None and is_file(self.weights):
+        values["algorithm"] = name_of(self.algorithm)
+        values["network"] = None if self.network is None else name_of(self.network)
+        if self.weights is not None and is_file(str(self.weights)):
             values["weights"] = named_by_content(Path(self.weights))
         values["hparams"] = dict(values["hparams"])
         values["dataset_options"] = dict(values["dataset_options"])
@@ -150,35 +140,13 @@ class RunConfig:
 
 def build_dataset(config: RunConfig, on_progress: OnProgress = silent) -> Dataset:
     """The run's dataset, made from its trial seed so that every method sees the same images."""
-    builder = config.dataset_builder()
-    parameters = inspect.signature(builder).parameters
-    options = dataset_options(builder)
-    for name in config.dataset_options:
-        if name not in options:
-            raise unknown(f"option of dataset {config.dataset_name}", name, options)
-    surroundings = {"data_dir": config.data_dir, "on_progress": on_progress}
-    given = {name: value for name, value in surroundings.items() if name in parameters}
-    source = builder if not is_path(config.dataset) else str(config.dataset)
-    key = (source, str(config.data_dir), config.trial_seed, repr(sorted(config.dataset_options.items())))
-    if key not in _newest:
-        try:
-            dataset = builder(seed=config.trial_seed, **given, **config.dataset_options)
-        except TypeError as error:
-            raise DomainwiseError(f"dataset {config.dataset_name} cannot be made: {error}") from error
-        _newest.clear()
-        _newest[key] = dataset
-    return _newest[key]
-
-
-# Runs that follow one another in a process mostly share their data; making it can take longer than a short run.
-_newest: dict[tuple[DatasetBuilder | str, str, int, str], Dataset] = {}
-
-
-def dataset_options(builder: DatasetBuilder) -> dict[str, inspect.Parameter]:
-    """What `dataset_options` of a config may hold for this dataset."""
-    surroundings = ("seed", "data_dir", "on_progress")
-    parameters = inspect.signature(builder).parameters
-    return {name: parameter for name, parameter in parameters.items() if name not in surroundings}
+    return built(
+        config.dataset,
+        config.dataset_options,
+        seed=config.trial_seed,
+        data_dir=config.data_dir,
+        on_progress=on_progress,
+    )
 
 
 def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
@@ -211,44 +179,12 @@ def run_seed(config: RunConfig, dataset: Dataset) -> int:
     return seed_hash(config.dataset_name, config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
 
 
-def name_of(thing: str | Callable[..., Any] | None) -> str | None:
-    """A name as it is, and a class or function as where it can be imported from."""
-    if thing is None or isinstance(thing, str):
-        return thing
-    return f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
-def is_path(dataset: str | DatasetBuilder) -> bool:
-    """Whether a dataset is given as a folder or file."""
-    if not isinstance(dataset, str) or dataset in DATASETS:
-        return False
-    return Path(dataset).exists() or "/" in dataset or dataset.endswith(".csv")
-
-
 def _suited_start(
     config: RunConfig, network: str | NetworkBuilder, dataset: Dataset
-) -> tuple[str | None, BatchNorm | None]:
+) -> tuple[str | Path | None, BatchNorm | None]:
     """Weights and batch norm of a backbone where nothing is said: pretrained and frozen, if the dataset wants that."""
     if not isinstance(network, str) or not is_backbone(network):
         return config.weights, config.batch_norm
     suited = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
     weights = config.weights or suited
     return weights, config.batch_norm or ("live" if weights == "none" else "frozen")
-
-
-def _found(kind: str, given: str | T, table: Mapping[str, T]) -> T:
-    if not isinstance(given, str):
-        return given
-    if given in table:
-        return table[given]
-    module, colon, name = given.partition(":")
-    if not colon:
-        if kind == "network":
-            shown = f"{', '.join(table)}, a torchvision model, timm:NAME, package.module:function"
-            raise unknown(kind, given, (*table, *known_backbones()), shown)
-        raise unknown(kind, given, table)
-    try:
-        found: T = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DomainwiseError(f"{kind} {given!r} cannot be imported: {error}") from error
-    return found

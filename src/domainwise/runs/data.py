@@ -1,0 +1,76 @@
+"""From what a config says of its dataset to the dataset: a name, one's own builder, a folder or a CSV file."""
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from domainwise.data import DATASETS, Dataset, DatasetBuilder
+from domainwise.data.files.photos import image_files
+from domainwise.data.places import OnProgress, silent
+from domainwise.errors import DomainwiseError, unknown
+from domainwise.runs.names import found, name_of
+
+AnyDataset = str | Path | DatasetBuilder
+
+
+def is_path(dataset: AnyDataset) -> bool:
+    """Whether a dataset is given as a folder or file."""
+    if isinstance(dataset, Path):
+        return True
+    if not isinstance(dataset, str) or dataset in DATASETS:
+        return False
+    return Path(dataset).exists() or "/" in dataset or dataset.endswith(".csv")
+
+
+def dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
+    if isinstance(dataset, Path) or is_path(dataset):
+        return partial(image_files, str(dataset))
+    return found("dataset", dataset, DATASETS)
+
+
+def dataset_name(dataset: AnyDataset) -> str:
+    """As in records: a name of the table, that of a folder or file, or one's own builder."""
+    if isinstance(dataset, Path) or is_path(dataset):
+        path = Path(str(dataset)).resolve()
+        return path.stem if path.suffix == ".csv" else path.name
+    return name_of(dataset)
+
+
+def dataset_options(dataset: AnyDataset) -> dict[str, inspect.Parameter]:
+    """The options that this dataset has: arguments of its builder but for the seed and what surrounds it."""
+    parameters = inspect.signature(dataset_builder(dataset)).parameters
+    return {name: each for name, each in parameters.items() if name not in ("seed", "data_dir", "on_progress")}
+
+
+def built(
+    dataset: AnyDataset,
+    options: Mapping[str, Any],
+    *,
+    seed: int,
+    data_dir: str | Path | None = None,
+    on_progress: OnProgress = silent,
+) -> Dataset:
+    """The dataset, made from the seed and nothing else that differs between runs."""
+    name, builder = dataset_name(dataset), dataset_builder(dataset)
+    allowed = dataset_options(dataset)
+    for option in options:
+        if option not in allowed:
+            raise unknown(f"option of dataset {name}", option, allowed)
+    surroundings = {"data_dir": data_dir, "on_progress": on_progress}
+    given = {key: value for key, value in surroundings.items() if key in inspect.signature(builder).parameters}
+    source = str(dataset) if is_path(dataset) else builder
+    key = (source, str(data_dir), seed, repr(sorted(options.items())))
+    if key not in _newest:
+        try:
+            made = builder(seed=seed, **given, **options)
+        except TypeError as error:
+            raise DomainwiseError(f"dataset {name} cannot be made: {error}") from error
+        _newest.clear()
+        _newest[key] = made
+    return _newest[key]
+
+
+# Runs that follow one another in a process mostly share their data; making it can take longer than a short run.
+_newest: dict[tuple[DatasetBuilder | str, str, int, str], Dataset] = {}
