@@ -15,7 +15,7 @@ from domainwise.data import DATASETS, Dataset
 from domainwise.data.download import SOURCES, prepare
 from domainwise.data.files.cache import cache_size, clear_cache
 from domainwise.data.files.check import Check, check_files
-from domainwise.data.files.listing import Listing
+from domainwise.data.files.listing import DomainFiles, Listing
 from domainwise.data.files.photos import list_files
 from domainwise.data.places import cache_folder, data_folder
 from domainwise.data.published import PUBLISHED
@@ -154,8 +154,6 @@ def _whereabouts(name: str, folder: Path) -> str:
 
 
 def _listing_of(dataset: Dataset) -> Listing:
-    from domainwise.data.files.listing import DomainFiles
-
     domains = [DomainFiles(each.name, (), tuple(each.labels.tolist()), each.role) for each in dataset.domains]
     return Listing(dataset.name, dataset.classes, tuple(domains))
 

@@ -1,0 +1,314 @@
+"""Which files belong to a dataset: folders, CSV files, and NICO's split."""
+
+import os
+from pathlib import Path
+
+import pytest
+from image_kinds import write_photos, write_tree
+from torchvision.datasets import ImageFolder
+
+from domainwise.data.files.csv_table import list_csv
+from domainwise.data.files.folder import list_folder
+from domainwise.data.files.listing import SUFFIXES
+from domainwise.data.files.photos import list_files
+from domainwise.data.nico import list_nico
+from domainwise.errors import DomainwiseError
+
+REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
+
+
+def touch(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def refused(call: object, *words: object) -> str:
+    with pytest.raises(DomainwiseError) as error:
+        call(*words)  # type: ignore[operator]
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# Folders.
+
+
+def test_the_order_in_each_domain_is_that_of_image_folder(tmp_path: Path) -> None:
+    names = ["b.jpg", "a.JPG", "10.png", "9.png", "ä b.jpeg", "Z.bmp", "x.y.webp", "[1].tif", "_.ppm"]
+    places = ["dog", "dog/sub", "dog/sub/deeper", "dog/sub-2", "dog/sub 1", "Cat", "cat", "giraffe & co"]
+    for domain in ("photo", "Art"):
+        for place in places:
+            touch(*(tmp_path / domain / place / name for name in names))
+            touch(tmp_path / domain / place / "notes.txt")
+    listing = list_folder(tmp_path)
+    assert [domain.name for domain in listing.domains] == ["Art", "photo"]
+    for domain in listing.domains:
+        theirs = ImageFolder(str(tmp_path / domain.name))
+        assert list(listing.classes) == theirs.classes
+        assert [(str(file), label) for file, label in zip(domain.files, domain.labels, strict=True)] == theirs.samples
+        assert len(domain.files) == len(names) * len(places)
+
+
+def test_a_class_that_a_domain_lacks_keeps_its_label_everywhere(tmp_path: Path) -> None:
+    write_tree(tmp_path / "pets", {"day": {"cat": 2, "dog": 1}, "night": {"ant": 1, "dog": 3}})
+    listing = list_folder(tmp_path / "pets")
+    assert listing.name == "pets"
+    assert listing.classes == ("ant", "cat", "dog")
+    assert [domain.labels for domain in listing.domains] == [(1, 1, 2), (0, 2, 2, 2)]
+    assert listing.counts() == [[0, 2, 1], [1, 0, 3]]
+    assert listing.gaps() == [
+        "domain 'day' of pets has no image of class 'ant'",
+        "domain 'night' of pets has no image of class 'cat'",
+    ]
+    assert [domain.role for domain in listing.domains] == [None, None]
+
+
+def test_a_whole_dataset_has_no_gaps(tmp_path: Path) -> None:
+    assert list_folder(write_tree(tmp_path, {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 1}})).gaps() == []
+
+
+def test_a_folder_is_named_after_itself_even_where_it_is_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write_tree(tmp_path / "my images", {"a": {"x": 1}}))
+    assert list_folder(Path(".")).name == "my images"
+    assert list_folder(Path("."), "pacs").name == "pacs"
+
+
+def test_hidden_folders_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    wanted = tmp_path / "day" / "cat" / "1.jpg"
+    touch(wanted)
+    touch(
+        *(tmp_path / ".git" / "objects" / "1.jpg", tmp_path / "__MACOSX" / "day" / "1.jpg", tmp_path / "read me.jpg"),
+        *(tmp_path / "day" / ".thumbnails" / "1.jpg", tmp_path / "day" / "__pycache__" / "1.jpg"),
+        *(wanted.parent / ".ipynb_checkpoints" / "1-checkpoint.jpg", wanted.parent / "__MACOSX" / "2.jpg"),
+        *(wanted.with_name("._1.jpg"), wanted.with_name("1.json"), wanted.with_name("1.jpg.txt")),
+        *(wanted.with_name("Thumbs.db"), wanted.with_name("jpg")),
+    )
+    listing = list_folder(tmp_path)
+    assert listing.classes == ("cat",)
+    assert [(domain.name, domain.files) for domain in listing.domains] == [("day", (wanted,))]
+
+
+def test_every_suffix_counts_in_capitals_too(tmp_path: Path) -> None:
+    touch(*(tmp_path / "a" / "x" / f"1{suffix}" for suffix in SUFFIXES))
+    touch(*(tmp_path / "a" / "x" / f"2{suffix.upper()}" for suffix in SUFFIXES))
+    assert len(list_folder(tmp_path).domains[0].files) == 2 * len(SUFFIXES)
+
+
+@pytest.mark.parametrize("link", ["root/a", "root/a/x", "root/a/x/below"])
+def test_linked_folders_are_followed_wherever_they_are(tmp_path: Path, link: str) -> None:
+    write_photos(tmp_path / "elsewhere" / "x" / "below", 2)
+    (tmp_path / link).parent.mkdir(parents=True)
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere" / Path(link).relative_to("root/a"))
+    (domain,) = list_folder(tmp_path / "root").domains
+    below = tmp_path / "root" / "a" / "x" / "below"
+    assert domain.files == (below / "000.png", below / "001.png")
+
+
+def test_an_empty_domain_is_named(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"day": {"cat": 1}})
+    (tmp_path / "night" / "cat").mkdir(parents=True)
+    said = refused(list_folder, tmp_path)
+    assert said == f"domain 'night' has no images in {tmp_path / 'night'}: move it away, or fill it"
+
+
+def test_images_directly_in_a_domain_are_explained(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"day": {"cat": 1}})
+    touch(tmp_path / "night" / "1.JPG")
+    said = refused(list_folder, tmp_path)
+    assert "domain 'night'" in said
+    assert "its images lie in no class folder; images are expected at root/domain/class/image" in said
+
+
+def test_a_root_of_class_folders_is_explained(tmp_path: Path) -> None:
+    touch(tmp_path / "cat" / "1.jpg", tmp_path / "dog" / "1.jpg")
+    said = refused(list_folder, tmp_path)
+    assert said == f"there are no images in {tmp_path}: images are expected at root/domain/class/image"
+
+
+def test_an_empty_root_is_refused(tmp_path: Path) -> None:
+    assert refused(list_folder, tmp_path).startswith(f"there are no images in {tmp_path}: ")
+
+
+def test_a_missing_root_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "no such"
+    assert refused(list_folder, missing) == f"the folder {missing} cannot be read: No such file or directory"
+    assert refused(list_files, missing) == f"{missing} is neither a folder of images nor a CSV file"
+
+
+def test_a_folder_that_cannot_be_walked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path, {"a": {"x": 1}})
+    scan = os.scandir
+
+    def refuse(folder: str) -> object:
+        if str(folder).endswith("x"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert refused(list_folder, tmp_path) == f"the folder {tmp_path / 'a' / 'x'} cannot be read: Permission denied"
+
+
+# CSV files.
+
+
+def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+    file = folder / "table.csv"
+    file.write_bytes(text.encode(encoding))
+    return file
+
+
+def test_rows_of_a_csv_file_are_numbered_by_the_order_of_their_names(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where" / "4.png"
+    file = write_csv(
+        tmp_path,
+        f"path,label,domain\nb/2.png,dog,night\nb\\sub\\1.png,cat,night\n{elsewhere},dog,day\n3.png,ant,night\n",
+    )
+    listing = list_csv(file)
+    assert listing.name == "table"
+    assert listing.classes == ("ant", "cat", "dog")
+    day, night = listing.domains
+    assert (day.name, day.files, day.labels) == ("day", (elsewhere,), (2,))
+    assert night.files == (tmp_path / "b" / "2.png", tmp_path / "b" / "sub" / "1.png", tmp_path / "3.png")
+    assert (night.name, night.labels) == ("night", (2, 1, 0))
+    assert list_files(str(file)) == listing
+
+
+def test_bom_spaces_other_columns_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
+    plain = list_csv(write_csv(tmp_path, 'path,label,domain\n"a, b.png",cat,day\nc.png,dog,day\n'))
+    text = 'domain , note, path,label\r\n day, x, "a, b.png" ,cat \r\n\r\nday,, c.png, dog\r\n'
+    assert list_csv(write_csv(tmp_path, text, "utf-8-sig")) == plain
+    assert plain.domains[0].files == (tmp_path / "a, b.png", tmp_path / "c.png")
+
+
+@pytest.mark.parametrize("column", ["path", "label", "domain"])
+def test_a_column_that_is_missing_is_named(tmp_path: Path, column: str) -> None:
+    head = ",".join(name for name in ("path", "label", "domain") if name != column)
+    file = write_csv(tmp_path, f"{head}\na,b\n")
+    assert refused(list_csv, file) == f"{file} has no column '{column}'; its first line names path,label,domain"
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [("1.png,,day", "label"), ("1.png,cat", "domain"), (",cat,day", "path"), ("1.png,  ,day", "label")],
+)
+def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, row: str, column: str) -> None:
+    file = write_csv(tmp_path, f"path,label,domain\n0.png,cat,day\n\n{row}\n2.png,cat,day\n")
+    assert refused(list_csv, file) == f"{file} has no {column} in line 4"
+
+
+def test_an_empty_file_and_one_with_only_a_head_are_refused(tmp_path: Path) -> None:
+    assert "has no column 'path'" in refused(list_csv, write_csv(tmp_path, ""))
+    assert refused(list_csv, write_csv(tmp_path, "path,label,domain\n")).endswith("table.csv lists no images")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path, encoding: str) -> None:
+    file = write_csv(tmp_path, "path,label,domain\nhäuser.png,Haus,Tag\n", encoding)
+    assert refused(list_csv, file).startswith(f"{file} cannot be read: 'utf-8' codec can't decode")
+
+
+def test_names_beyond_ascii_are_read(tmp_path: Path) -> None:
+    listing = list_csv(write_csv(tmp_path, "path,label,domain\nhäuser.png,Häuser,東京\n"))
+    assert (listing.classes, listing.domains[0].name) == (("Häuser",), "東京")
+
+
+def test_a_missing_csv_file_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "no.csv"
+    assert refused(list_csv, missing).startswith(f"{missing} cannot be read: ")
+    assert refused(list_files, missing) == f"{missing} is neither a folder of images nor a CSV file"
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path / "images.zip")
+    assert "neither a folder of images nor a CSV file" in refused(list_files, tmp_path / "images.zip")
+
+
+# NICO.
+
+SPLIT = {
+    "train1": "bear\\on_snow\\1.jpg,bear,on_snow,animal\ncar\\on_road\\2.jpg,car,on_road,vehicle\n",
+    "train2": "bear\\in_water\\3.jpg,bear,in_water,animal\n",
+    "val": "car\\on_snow\\4.jpg,car,on_snow,vehicle\n",
+    "test": "car\\at_sea\\5.jpg,car,at_sea,vehicle\nbear\\at_sea\\6.jpg,bear,at_sea,animal\n",
+}
+
+
+def write_split(root: Path, **changed: str) -> Path:
+    folder = root / "mixed_split_corrected"
+    folder.mkdir(parents=True)
+    for name, rows in {**SPLIT, **changed}.items():
+        (folder / f"env_{name}.csv").write_text(rows)
+    return root
+
+
+@pytest.mark.parametrize("places", [("", ""), ("animal", "vehicle"), ("animal/images", "vehicle/images")])
+def test_nico_has_the_domains_and_roles_of_its_split(tmp_path: Path, places: tuple[str, str]) -> None:
+    root = write_split(tmp_path)
+    animals, vehicles = (root / place for place in places)
+    (animals / "bear").mkdir(parents=True)
+    (vehicles / "car").mkdir(parents=True)
+    listing = list_nico(root)
+    assert listing.name == "nico"
+    assert listing.classes == ("animal", "vehicle")
+    assert [(domain.name, domain.role, domain.labels) for domain in listing.domains] == [
+        ("train1", "train", (0, 1)),
+        ("train2", "train", (0,)),
+        ("val", "validation", (1,)),
+        ("test", "test", (1, 0)),
+    ]
+    assert listing.domains[0].files == (animals / "bear" / "on_snow" / "1.jpg", vehicles / "car" / "on_road" / "2.jpg")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *("bear\\on_snow\\9.jpg,bear,on_snow", "bear\\on_snow\\9.jpg,bear,on_snow,mineral", "", "garbage"),
+        *(",bear,on_snow,animal", "/etc/9.jpg,bear,on_snow,animal", "\\9.jpg,bear,on_snow,animal"),
+    ],
+)
+def test_a_damaged_row_of_nico_is_named_with_its_line(tmp_path: Path, row: str) -> None:
+    root = write_split(tmp_path, val=f"{SPLIT['val']}{row}\n")
+    (root / "bear").mkdir()
+    file = root / "mixed_split_corrected" / "env_val.csv"
+    assert refused(list_nico, root) == f"{file} is damaged at line 2: path,class,context,superclass expected"
+
+
+def test_an_empty_list_of_nico_is_refused(tmp_path: Path) -> None:
+    root = write_split(tmp_path, train1="", train2="", val="", test="")
+    assert refused(list_nico, root).endswith("env_train1.csv lists no images")
+
+
+def test_a_missing_or_unreadable_list_of_nico_is_named(tmp_path: Path) -> None:
+    root = write_split(tmp_path)
+    file = root / "mixed_split_corrected" / "env_test.csv"
+    file.write_bytes("ä".encode("latin-1"))
+    assert refused(list_nico, root).startswith(f"{file} cannot be read: ")
+    file.unlink()
+    assert refused(list_nico, root).startswith(f"{file} cannot be read: ")
+
+
+def test_nico_without_its_images_says_where_they_belong(tmp_path: Path) -> None:
+    (tmp_path / "bear").mkdir()
+    said = refused(list_nico, write_split(tmp_path))
+    assert f"{tmp_path} has the split but not the images of nico" in said
+    assert "folders car, ..." in said
+    assert "`domainwise data prepare nico`" in said
+
+
+@pytest.mark.skipif(
+    not (REAL_DATA / "NICO" / "mixed_split_corrected").is_dir(),
+    reason=f"NICO's split is not at {REAL_DATA}; set DOMAINWISE_DATA",
+)
+def test_the_real_split_of_nico_has_the_published_counts(tmp_path: Path) -> None:
+    (tmp_path / "mixed_split_corrected").symlink_to(REAL_DATA / "NICO" / "mixed_split_corrected")
+    (tmp_path / "bear").mkdir()
+    (tmp_path / "bicycle").mkdir()
+    listing = list_nico(tmp_path)
+    assert [len(domain.files) for domain in listing.domains] == [1640, 1640, 400, 400]
+    assert [domain.role for domain in listing.domains] == ["train", "train", "validation", "test"]
+    assert listing.gaps() == []
+    files = [file for domain in listing.domains for file in domain.files]
+    assert len(set(files)) == len(files)
+    assert {len(file.relative_to(tmp_path).parts) for file in files} == {3}
