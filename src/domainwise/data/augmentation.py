@@ -54,8 +54,8 @@ def _windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     tall = torch.where(found, tall.gather(0, first)[0], largest[0])
     wide = torch.where(found, wide.gather(0, first)[0], largest[1])
     down, across, mirror = draw[2 * _TRIES :]
-    top = torch.where(found, (down * (height - tall + 1)).floor(), ((height - tall) / 2).round())
-    left = torch.where(found, (across * (width - wide + 1)).floor(), ((width - wide) / 2).round())
+    top = torch.where(found, (down * (height - tall + 1)).floor(), ((height - tall) / 2).floor())
+    left = torch.where(found, (across * (width - wide + 1)).floor(), ((width - wide) / 2).floor())
     return torch.stack([top, left, tall, wide]), mirror < 0.5
 
 

@@ -1,5 +1,6 @@
 """From a config to the algorithm it names, in training and when a finished run is loaded."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,11 @@ def _rebuilt(folder: RunFolder, algorithm: type[Algorithm] | None, network: Netw
 
 
 def _load(module: nn.Module, state: Mapping[str, Any], folder: RunFolder) -> None:
+    tensors = OrderedDict(state)
+    # MNASNet loads nothing that does not say its version, which files of plain tensors cannot.
+    tensors._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
     try:
-        module.load_state_dict(state)
+        module.load_state_dict(tensors)
     except RuntimeError as error:
         first = " ".join(str(error).split())
         raise DomainwiseError(f"the weights in {folder.path} do not fit its config: {first}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.files.photos import image_files
-from domainwise.data.places import OnProgress, silent
+from domainwise.data.places import OnProgress, data_folder, silent
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.runs.names import found, name_of
 
@@ -60,8 +60,8 @@ def built(
             raise unknown(f"option of dataset {name}", option, allowed)
     surroundings = {"data_dir": data_dir, "on_progress": on_progress}
     given = {key: value for key, value in surroundings.items() if key in inspect.signature(builder).parameters}
-    source = str(dataset) if is_path(dataset) else builder
-    key = (source, str(data_dir), seed, repr(sorted(options.items())))
+    source = str(Path(str(dataset)).resolve()) if is_path(dataset) else builder
+    key = (source, str(data_folder(data_dir).resolve()), seed, repr(sorted(options.items())))
     if key not in _newest:
         try:
             made = builder(seed=seed, **given, **options)

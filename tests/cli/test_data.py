@@ -1,0 +1,330 @@
+"""`domainwise data`, and training on a folder or a table of image files."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from domainwise.cli.progress import DataProgress
+from domainwise.data.files import cache
+from domainwise.data.files.decode import Decoded
+
+Cli = Callable[..., object]
+TINY = ["--image-size", "32", "--steps", "2", "--batch-size", "4", "--threads", "1", "--device", "cpu"]
+SMALL_NETWORK = ["--backbone", "squeezenet1_1", "--weights", "none", "--algorithm", "erm"]
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("DOMAINWISE_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "kept"
+
+
+def write_image(file: Path, seed: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(seed)
+    Image.fromarray(draw.integers(0, 256, (10, 12, 3), dtype=np.uint8)).save(file)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Three domains of six cats and six dogs."""
+    root = tmp_path / "pets"
+    for place, domain in enumerate(("day", "night", "x")):
+        for label, kind in enumerate(("cat", "dog")):
+            for index in range(6):
+                write_image(root / domain / kind / f"{index}.png", 100 * place + 10 * label + index)
+    return root
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
+def assert_one_line(outcome: object, said: str) -> None:
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert said in outcome.err
+    assert "Traceback" not in outcome.out
+
+
+def test_list_says_which_datasets_are_there(domainwise: Cli, tmp_path: Path) -> None:
+    (tmp_path / "sets" / "PACS").mkdir(parents=True)
+    outcome = domainwise("data", "list", "--data-dir", tmp_path / "sets")
+    assert outcome.code == 0
+    shown = {line.split()[0]: line.rstrip() for line in outcome.out.splitlines() if line.strip()}
+    assert shown["pacs"].endswith(str(tmp_path / "sets" / "PACS"))
+    assert shown["silhouettes"].endswith("drawn, nothing to download")
+    assert "not there: domainwise data prepare vlcs (3600 MB)" in shown["vlcs"]
+    assert shown["nico"].endswith("not there: domainwise data prepare nico")
+    assert "not there: domainwise data prepare colored_mnist (12 MB)" in shown["colored_mnist"]
+    assert f"datasets are looked for in {tmp_path / 'sets'};" in outcome.out
+
+
+def test_list_follows_the_variable(domainwise: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "elsewhere"))
+    assert f"looked for in {tmp_path / 'elsewhere'};" in domainwise("data", "list").out
+
+
+def test_check_counts_a_folder(domainwise: Cli, pets: Path, kept: Path) -> None:
+    write_image(pets / "day" / "cat" / "more.png", 99)
+    outcome = domainwise("data", "check", pets)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert rows(outcome.out)[:5] == [
+        ["domain", "cat", "dog", "all"],
+        ["day", "7", "6", "13"],
+        ["night", "6", "6", "12"],
+        ["x", "6", "6", "12"],
+        ["all", "19", "18", "37"],
+    ]
+    assert "all 37 images can be read" in outcome.out
+    assert not kept.exists()
+
+
+def test_check_counts_many_classes_down_the_page(domainwise: Cli, tmp_path: Path) -> None:
+    counts = {"day": {"ant": 1, "bee": 2, "cat": 1}, "night": {"ant": 1, "bee": 1, "cat": 3}}
+    for domain, classes in counts.items():
+        for kind, count in classes.items():
+            for index in range(count):
+                write_image(tmp_path / "many" / domain / kind / f"{index}.png", index)
+    assert rows(domainwise("data", "check", "many").out)[:5] == [
+        ["class", "day", "night", "all"],
+        ["ant", "1", "1", "2"],
+        ["bee", "2", "1", "3"],
+        ["cat", "1", "3", "4"],
+        ["all", "4", "5", "9"],
+    ]
+
+
+def test_check_names_each_broken_file_and_fails(domainwise: Cli, pets: Path) -> None:
+    broken = [pets / "day" / "cat" / "3.png", pets / "x" / "dog" / "0.png"]
+    broken[0].write_bytes(b"")
+    broken[1].write_text("no image")
+    outcome = domainwise("data", "check", pets)
+    assert_one_line(outcome, "2 of 36 images are broken; replace them, or train with --skip-broken")
+    assert f"broken: {broken[0]} is empty (0 bytes)\n" in outcome.out
+    assert f"broken: {broken[1]} is not an image that can be read\n" in outcome.out
+    assert "can be read\n" in outcome.out
+    assert "all 36 images" not in outcome.out
+
+
+def test_check_shows_some_of_many_broken_files_and_counts_the_rest(domainwise: Cli, pets: Path) -> None:
+    for index in range(23):
+        (pets / "day" / "cat" / f"broken-{index:02}.png").touch()
+    outcome = domainwise("data", "check", pets)
+    assert outcome.out.count("broken: ") == 20
+    assert_one_line(outcome, "23 of 59 images are broken (3 more than shown)")
+
+
+def test_check_notes_a_class_that_is_missing_and_images_that_are_converted(domainwise: Cli, pets: Path) -> None:
+    write_image(pets / "day" / "ant" / "1.png", 5)
+    for name in ("cmyk-1.jpg", "cmyk-2.jpg"):
+        Image.new("CMYK", (5, 5), (10, 20, 30, 40)).save(pets / "x" / "cat" / name)
+    outcome = domainwise("data", "check", pets)
+    assert outcome.code == 0
+    assert "note: domain 'night' of pets has no image of class 'ant'\n" in outcome.out
+    assert "note: domain 'x' of pets has no image of class 'ant'\n" in outcome.out
+    assert f"2 images are CMYK: {pets / 'x' / 'cat' / 'cmyk-1.jpg'} ...\n" in outcome.out
+
+
+def test_check_counts_a_csv_file(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets\\x\\dog\\1.png,dog,street\n")
+    outcome = domainwise("data", "check", "table.csv")
+    assert outcome.code == 0, outcome.err
+    assert rows(outcome.out)[1] == ["cat", "1", "0", "1"]
+    assert "all 2 images can be read" in outcome.out
+    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,cat,home\n")
+    outcome = domainwise("data", "check", table)
+    assert_one_line(outcome, "1 of 2 images are broken")
+    assert f"broken: {tmp_path / 'pets' / 'gone.png'} cannot be read: No such file or directory\n" in outcome.out
+
+
+def test_check_shows_names_as_they_are(domainwise: Cli, tmp_path: Path) -> None:
+    """Square brackets are markup to the library that prints."""
+    for domain in ("[bold]", "[i]day"):
+        write_image(tmp_path / "odd" / domain / "[cat]" / "[red]1.png", 3)
+    (tmp_path / "odd" / "[bold]" / "[cat]" / "[blue]2.png").touch()
+    outcome = domainwise("data", "check", "odd")
+    assert_one_line(outcome, "1 of 3 images are broken")
+    assert rows(outcome.out)[0] == ["domain", "[cat]", "all"]
+    assert rows(outcome.out)[1] == ["[bold]", "2", "2"]
+    assert rows(outcome.out)[2] == ["[i]day", "1", "1"]
+    assert "[bold]/[cat]/[blue]2.png is empty" in outcome.out
+
+
+def test_progress_shows_names_as_they_are_and_hides_what_is_done() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    with DataProgress(console) as progress:
+        progress.report("decoding [red]day", 1, 2)
+        progress.progress.refresh()
+        assert "decoding [red]day" in screen.getvalue()
+        assert "50%" in screen.getvalue()
+        progress.report("decoding [red]day", 2, 2)
+        progress.report("waiting for another process", 0, 0)
+        screen.truncate(0)
+        progress.progress.refresh()
+        assert "decoding" not in screen.getvalue()
+        assert "waiting for another process" in screen.getvalue()
+
+
+def test_check_of_drawn_data_describes_it(domainwise: Cli) -> None:
+    outcome = domainwise("data", "check", "silhouettes")
+    assert outcome.code == 0
+    assert "style_0 (train)" in outcome.out
+    assert "shift_16 (test)" in outcome.out
+    assert "options (--dataset-option name=value): image_size=32" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "silouettes"], "unknown dataset 'silouettes'; did you mean 'silhouettes'?"),
+        (["check", "pasc"], "unknown dataset 'pasc'; did you mean 'pacs'?"),
+        (["check", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
+        (["check", "table.csv"], "table.csv is neither a folder of images nor a CSV file"),
+        (["check", "empty"], "there are no images in empty: images are expected at root/domain/class/image"),
+        (["check", "pacs", "--data-dir", "sets"], "run `domainwise data prepare pacs`"),
+        (["prepare", "silouettes"], "did you mean 'silhouettes'?"),
+        (["prepare", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
+        (["prepare", "pets", "--image-size", "0"], "image_size must be at least 1, not 0"),
+        (["prepare", "nico", "--data-dir", "sets"], "dataset nico cannot be downloaded"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    domainwise: Cli, tmp_path: Path, pets: Path, words: list[str], said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert_one_line(domainwise("data", *words), said)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    domainwise: Cli, tmp_path: Path, pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "file" / "below"))
+    assert_one_line(domainwise("data", "prepare", pets), "choose another folder with $DOMAINWISE_CACHE")
+
+
+@pytest.mark.parametrize("command", ["list", "check", "prepare", "clear-cache"])
+def test_help_has_examples(domainwise: Cli, command: str) -> None:
+    outcome = domainwise("data", command, "--help")
+    assert outcome.code == 0
+    assert f"domainwise data {command}" in outcome.out.split("Example")[1]
+
+
+def test_after_prepare_training_decodes_nothing(
+    domainwise: Cli, tmp_path: Path, pets: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = domainwise("data", "prepare", pets, "--image-size", "32")
+    assert outcome.code == 0, outcome.err
+    assert "ready: 36 images of 3 x 32 x 32 in 3 domains" in outcome.out
+    assert len(list(kept.glob("*/entry.json"))) == 3
+
+    def refuse(content: bytes, size: int) -> Decoded:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(cache, "decoded", refuse)
+    # From a copy: a process remembers the dataset that it made last, by its place.
+    shutil.copytree(pets, tmp_path / "copy")
+    words = ["--dataset", tmp_path / "copy", *TINY, *SMALL_NETWORK, "--test-domain", "x"]
+    outcome = domainwise("train", *words, "-o", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "run" / "done").exists()
+
+
+def test_prepare_leaves_broken_images_out_only_when_told(domainwise: Cli, pets: Path) -> None:
+    broken = pets / "day" / "cat" / "3.png"
+    broken.write_bytes(b"")
+    assert_one_line(domainwise("data", "prepare", pets, "--image-size", "8"), f"{broken} is empty (0 bytes)")
+
+
+@pytest.mark.filterwarnings("default")
+def test_prepare_with_skip_broken_says_how_many(domainwise: Cli, pets: Path) -> None:
+    (pets / "day" / "cat" / "3.png").write_bytes(b"")
+    outcome = domainwise("data", "prepare", pets, "--image-size", "8", "--skip-broken")
+    assert outcome.code == 0
+    assert "ready: 35 images of 3 x 8 x 8 in 3 domains" in outcome.out
+    assert "note: 1 of 12 images of domain 'day' are left out" in outcome.err
+
+
+def test_clear_cache_removes_what_prepare_made(domainwise: Cli, pets: Path, kept: Path) -> None:
+    domainwise("data", "prepare", pets, "--image-size", "300")
+    outcome = domainwise("data", "clear-cache")
+    # 36 images of 300 x 300 x 3 bytes.
+    assert outcome.out == f"removed 3 sets of decoded images, 10 MB, from {kept}\n"
+    assert list(kept.glob("*/entry.json")) == []
+    assert domainwise("data", "clear-cache").out == f"removed 0 sets of decoded images, 0 MB, from {kept}\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_training_refuses_broken_images_and_skip_broken_leaves_them_out(
+    domainwise: Cli, pets: Path, tmp_path: Path
+) -> None:
+    broken = pets / "night" / "dog" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    words = ["train", "--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "x", "-o", tmp_path / "run"]
+    outcome = domainwise(*words)
+    assert_one_line(outcome, f"error: {broken} cannot be decoded (")
+    assert "--skip-broken leaves such images out" in outcome.err
+    outcome = domainwise(*words, "--skip-broken")
+    assert outcome.code == 0, outcome.err
+    assert f"note: 1 of 12 images of domain 'night' are left out: {broken} " in outcome.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["dataset_options"] == {"image_size": 32, "skip_broken": True}
+    records = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    assert json.loads(records[-1])["train_domains"] == ["day", "night"]
+
+
+def test_a_folder_of_images_trains_into_a_folder_that_names_no_place(
+    domainwise: Cli, pets: Path, tmp_path: Path
+) -> None:
+    words = ["--algorithm", "mat", "--test-domain", "x", "--backbone", "mobilenet_v2", "--weights", "none"]
+    outcome = domainwise("train", "--dataset", pets, *words, *TINY)
+    assert outcome.code == 0, outcome.err
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("pets-mat-trial0-")
+    text = (run / "config.json").read_text()
+    config = json.loads(text)["config"]
+    assert (config["dataset"], config["network"], config["weights"]) == ("pets", "mobilenet_v2", "none")
+    assert (config["train_domains"], config["test_domains"]) == (["day", "night"], ["x"])
+    assert (config["steps"], config["batch_size"], config["augment"]) == (2, 4, True)
+    assert config["dataset_options"] == {"image_size": 32}
+    assert str(tmp_path) not in text
+    assert '"/' not in text
+    for record in (run / "records.jsonl").read_text().splitlines():
+        assert str(tmp_path) not in record
+        assert json.loads(record)["dataset"] == "pets"
+
+
+def test_training_on_a_csv_file_is_training_on_its_folder(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    paths = [path.relative_to(tmp_path) for path in sorted(pets.rglob("*.png"))]
+    lines = [f"{path},{path.parts[2]},{path.parts[1]}\n" for path in paths]
+    (tmp_path / "pets.csv").write_text("".join(["path,label,domain\n", *lines]))
+    for dataset in ("pets", "pets.csv"):
+        words = ["--dataset", dataset, *TINY, *SMALL_NETWORK, "--test-domain", "x"]
+        outcome = domainwise("train", *words, "-o", tmp_path / f"run-{dataset}")
+        assert outcome.code == 0, outcome.err
+    one, other = (
+        [json.loads(line) for line in (tmp_path / run / "records.jsonl").read_text().splitlines()]
+        for run in ("run-pets", "run-pets.csv")
+    )
+    assert len(one) == 2
+    assert [record["loss"] for record in one] == [record["loss"] for record in other]
+    assert [record["accuracy"] for record in one] == [record["accuracy"] for record in other]
+
+
+def test_a_misspelt_domain_of_a_folder_is_one_line(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    words = ["--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "nigth"]
+    assert_one_line(domainwise("train", *words, "-o", tmp_path / "run"), "did you mean 'night'?")

@@ -1,0 +1,143 @@
+"""Decoded images that several processes want at once, and a process that is killed while it makes them."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from domainwise.data.files.cache import cached_images
+from domainwise.data.files.decode import decoded
+
+SIZE = 8
+ROUNDS = 12
+# Prints a digest of the images of each listing. Its decoder is slow and writes down who decodes.
+TOGETHER = """
+import hashlib, json, os, sys, time
+from pathlib import Path
+from domainwise.data.files import cache
+
+folder, size, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+original = cache.decoded
+
+def slow(content, size):
+    with open(folder / "log", "a") as log:
+        log.write(f"{os.getpid()}\\n")
+    time.sleep(0.02)
+    return original(content, size)
+
+cache.decoded = slow
+files = sorted((folder / "images").iterdir())
+(folder / f"ready-{os.getpid()}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.005)
+digests = []
+for count in range(len(files), len(files) - rounds, -1):
+    found = cache.cached_images(files[:count], size)
+    digests.append(hashlib.sha256(found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes()).hexdigest())
+print(json.dumps(digests))
+"""
+# Dies half-way, as soon as another process waits for it.
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from domainwise.data.files import cache
+
+folder, size, lock, calls = Path(sys.argv[1]), int(sys.argv[2]), threading.Lock(), 0
+original, cache._CHUNK = cache.decoded, 4
+
+def deadly(content, size):
+    global calls
+    with lock:
+        calls += 1
+    if calls > 8:
+        (folder / "half-way").touch()
+        while not (folder / "waits").exists():
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(content, size)
+
+cache.decoded = deadly
+cache.cached_images(sorted((folder / "images").iterdir()), size)
+"""
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def write_images(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{index:02}.png" for index in range(count)]
+    for index, file in enumerate(files):
+        noise = np.random.default_rng(index).integers(0, 256, (9, 11, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(file)
+    return files
+
+
+def by_hand(files: list[Path]) -> bytes:
+    return b"".join(decoded(file.read_bytes(), SIZE).pixels or b"" for file in files)
+
+
+def wait_for(process: subprocess.Popen[str], *patterns: tuple[Path, str, int]) -> None:
+    end = time.monotonic() + 240
+    while any(len(list(folder.glob(pattern))) < count for folder, pattern, count in patterns):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def start(script: str, *words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_want_the_same_images_decode_them_once(tmp_path: Path, kept: Path) -> None:
+    files = write_images(tmp_path / "images", 20)
+    with start(TOGETHER, tmp_path, SIZE, ROUNDS) as one, start(TOGETHER, tmp_path, SIZE, ROUNDS) as other:
+        wait_for(one, (tmp_path, "ready-*", 2))
+        (tmp_path / "go").touch()
+        said = [process.communicate(timeout=240) for process in (one, other)]
+    counts = range(20, 20 - ROUNDS, -1)
+    expected = [hashlib.sha256(by_hand(files[:count])).hexdigest() for count in counts]
+    for process, (out, err) in zip((one, other), said, strict=True):
+        assert process.returncode == 0, err
+        assert err == ""
+        assert json.loads(out) == expected
+    assert len(list(kept.glob("*/entry.json"))) == ROUNDS
+    assert list(kept.glob(".*")) == []
+    # Whoever comes first to a listing decodes all of it, and nobody decodes it again.
+    decoders = (tmp_path / "log").read_text().split()
+    assert len(decoders) == sum(counts)
+    assert len(set(decoders[:20])) == 1
+
+
+def test_a_process_killed_half_way_leaves_nothing_and_who_waits_goes_on(tmp_path: Path, kept: Path) -> None:
+    files = write_images(tmp_path / "images", 16)
+    told: list[str] = []
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        told.append(what)
+        if what.startswith("waiting"):
+            assert len(list(kept.glob(".*.partial"))) == 1
+            assert list(kept.glob("*/entry.json")) == []
+            (tmp_path / "waits").touch()
+
+    with start(KILLED, tmp_path, SIZE) as process:
+        wait_for(process, (tmp_path, "half-way", 1))
+        found = cached_images(files, SIZE, on_progress)
+        process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL
+    assert told == ["waiting for another process that decodes", "decoding"]
+    assert found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes() == by_hand(files)
+    assert found.kept == list(range(16))
+    assert list(kept.glob(".*")) == []
+    assert len(list(kept.glob("*/entry.json"))) == 1

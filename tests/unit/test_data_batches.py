@@ -1,0 +1,140 @@
+"""Batches: which images they hold, with which labels, and how they lie in memory."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from domainwise.data.augmentation import augmented
+from domainwise.data.batches import draw_batches, in_order
+from domainwise.data.dataset import Domain
+
+CPU = torch.device("cpu")
+
+
+def domain(count: int, number: int = 0, shape: Sequence[int] = (3, 5, 4)) -> Domain:
+    """Images that say which they are: the first pixel is the index, the second the domain, the rest noise."""
+    generator = torch.Generator().manual_seed(number)
+    images = torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
+    images[:, 0, 0, 0] = torch.arange(count)
+    images[:, 0, 0, 1] = number
+    return Domain(f"domain {number}", images, (torch.arange(count) * 7 + number) % 5)
+
+
+def which(x: Tensor) -> Tensor:
+    return (x[:, 0, 0, 0] * 255).round().long()
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("is_augmented", [False, True])
+def test_a_batch_a_domain_in_float_and_channels_last(is_augmented: bool) -> None:
+    parts = [(domain(20, number), torch.arange(20)) for number in range(3)]
+    batches = draw_batches(parts, 8, seeded(0), CPU, is_augmented=is_augmented)
+    assert len(batches) == 3
+    for x, y in batches:
+        assert x.shape == (8, 3, 5, 4)
+        assert x.dtype == torch.float32
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert x.min() >= 0
+        assert x.max() <= 1
+        assert y.shape == (8,)
+        assert y.dtype == torch.int64
+
+
+def test_images_are_those_of_the_indices_with_their_labels() -> None:
+    parts = [(domain(200, 0), torch.arange(50, 100)), (domain(120, 1), torch.tensor([3, 70, 119]))]
+    batches = draw_batches(parts, 400, seeded(0), CPU)
+    for (source, indices), (x, y) in zip(parts, batches, strict=True):
+        chosen = which(x)
+        # Of the indices all, and nothing else.
+        assert set(chosen.tolist()) == set(indices.tolist())
+        assert torch.equal(y, source.labels[chosen])
+        assert torch.equal(x, source.images[chosen].float() / 255)
+        # About equally often.
+        counts = torch.bincount(chosen, minlength=200)[indices]
+        assert counts.max() < 400 / len(indices) + 5 * (400 / len(indices)) ** 0.5
+
+
+def test_draws_are_with_replacement_and_independent_between_domains() -> None:
+    parts = [(domain(60, number), torch.arange(60)) for number in range(2)]
+    (first, _), (second, _) = draw_batches(parts, 60, seeded(0), CPU)
+    assert len(set(which(first).tolist())) < 50
+    assert not torch.equal(which(first), which(second))
+
+
+def test_the_generator_alone_determines_the_draw_and_moves_on() -> None:
+    parts = [(domain(60), torch.arange(60))]
+    before = torch.get_rng_state()
+    generator = seeded(4)
+    first, second = (draw_batches(parts, 16, generator, CPU)[0][0] for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, draw_batches(parts, 16, seeded(4), CPU)[0][0])
+    assert not torch.equal(first, draw_batches(parts, 16, seeded(5), CPU)[0][0])
+
+
+def test_augmented_batches_are_views_of_images_drawn_in_the_same_way() -> None:
+    parts = [(domain(60, number), torch.arange(60)) for number in range(3)]
+    batches = draw_batches(parts, 10, seeded(4), CPU, is_augmented=True)
+    generator = seeded(4)
+    for part, (view, label) in zip(parts, batches, strict=True):
+        # The generator draws a domain's images, then the views of them.
+        [(x, y)] = draw_batches([part], 10, generator, CPU)
+        assert torch.equal(label, y)
+        assert not torch.allclose(view, x, atol=0.01)
+        torch.testing.assert_close(view, augmented(x, generator), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_data_is_not_changed(channels: int) -> None:
+    source = domain(30, shape=(channels, 6, 6))
+    before = source.images.clone()
+    draw_batches([(source, torch.arange(30))], 30, seeded(0), CPU, is_augmented=True)
+    for x, _ in in_order(source, torch.arange(30), CPU):
+        x.zero_()
+    assert torch.equal(source.images, before)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (1, 28, 28), (3, 224, 224)])
+def test_in_order_covers_all_indices_once_and_in_order(shape: tuple[int, int, int]) -> None:
+    source = domain(100, shape=shape)
+    indices = torch.randperm(100, generator=seeded(0))[:70]
+    batches = list(in_order(source, indices, CPU))
+    assert torch.equal(torch.cat([which(x) for x, _ in batches]), indices)
+    assert torch.equal(torch.cat([y for _, y in batches]), source.labels[indices])
+    for x, _ in batches:
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(x, source.images[which(x)].float() / 255)
+    again = list(in_order(source, indices, CPU))
+    assert all(torch.equal(x, other) for (x, _), (other, _) in zip(batches, again, strict=True))
+
+
+def test_evaluation_batches_are_small_for_large_images_and_never_tiny() -> None:
+    sizes = {}
+    for side, count in ((8, 300), (64, 100), (224, 20), (512, 20)):
+        source = Domain("", torch.zeros(count, 3, side, side, dtype=torch.uint8), torch.zeros(count).long())
+        sizes[side] = len(next(iter(in_order(source, torch.arange(count), CPU)))[0])
+    assert sizes == {8: 256, 64: 85, 224: 16, 512: 16}
+
+
+def test_nothing_to_evaluate_is_nothing() -> None:
+    assert sum(len(y) for _, y in in_order(domain(5), torch.empty(0, dtype=torch.int64), CPU)) == 0
+
+
+def test_bytes_become_floats_from_0_to_1() -> None:
+    source = Domain("", torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(3, 1, 1, 1), torch.zeros(3).long())
+    [(x, _)] = in_order(source, torch.tensor([2, 0, 1]), CPU)
+    assert x.flatten().tolist() == pytest.approx([1.0, 0.0, 0.2])
+
+
+def test_images_that_do_not_lie_channels_last_are_laid_so_once() -> None:
+    images = torch.randint(0, 256, (4, 3, 5, 6), generator=seeded(0), dtype=torch.uint8)
+    source = Domain("", images, torch.zeros(4).long())
+    assert source.images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(source.images, images)
+    lying = images.contiguous(memory_format=torch.channels_last)
+    assert Domain("", lying, torch.zeros(4).long()).images.data_ptr() == lying.data_ptr()
