@@ -1,6 +1,7 @@
 """From what a config says of its dataset to the dataset: a name, one's own builder, a folder or a CSV file."""
 
 import inspect
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ def is_path(dataset: AnyDataset) -> bool:
         return True
     if not isinstance(dataset, str) or dataset in DATASETS:
         return False
-    return Path(dataset).exists() or "/" in dataset or dataset.endswith(".csv")
+    return "/" in dataset or dataset.endswith(".csv") or os.path.exists(dataset)
 
 
 def dataset_builder(dataset: AnyDataset) -> DatasetBuilder:

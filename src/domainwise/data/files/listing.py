@@ -1,5 +1,6 @@
 """What a dataset of image files is before any is opened: which files, of which class, in which domain."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,8 @@ class Listing:
 
     def counts(self) -> list[list[int]]:
         """How many images each domain (row) has of each class (column)."""
-        return [[domain.labels.count(label) for label in range(len(self.classes))] for domain in self.domains]
+        counters = [Counter(domain.labels) for domain in self.domains]
+        return [[counter[label] for label in range(len(self.classes))] for counter in counters]
 
     def gaps(self) -> list[str]:
         """A line for every class that a domain has no image of."""
