@@ -41,6 +41,7 @@ def test_readme_opens_with_a_diff_of_three_lines_that_trains() -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_in_the_docs_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
     torch.manual_seed(0)
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
 

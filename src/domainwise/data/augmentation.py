@@ -34,7 +34,10 @@ def augmented(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     view = torch.empty_like(x, dtype=dtype, memory_format=torch.channels_last)
     for group, order in enumerate(orders):
         some = slice(group * _GROUP, (group + 1) * _GROUP)
-        part = x[some].float().div_(255) if x.dtype == torch.uint8 else x[some]
+        # Colour changes are fastest on whole planes of a colour, so images are contiguous until they are done.
+        part = torch.empty(x[some].shape, dtype=dtype, device=x.device).copy_(x[some])
+        if x.dtype == torch.uint8:
+            part.div_(255)
         part = _cropped(part, windows[:, some], is_mirrored[some])
         view[some] = _recoloured(part, jitter[:, some].to(x.device), order)
     return view
@@ -60,7 +63,7 @@ def _windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _cropped(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
-    """The window of each image, perhaps mirrored, stretched to the whole; as a contiguous batch."""
+    """The window of each image, perhaps mirrored, stretched to the whole."""
     top, left, tall, wide = windows[:, :, None]
     height, width = x.shape[2:]
     rows = _sources(top, tall, height)
@@ -69,7 +72,7 @@ def _cropped(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
     # To grid_sample's coordinates, in which -1 and 1 are the outer edges of the image.
     down, across = ((2 * rows + 1) / height - 1).to(x), ((2 * columns + 1) / width - 1).to(x)
     grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=3)
-    return F.grid_sample(x, grid, padding_mode="border", align_corners=False).contiguous()
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
 def _sources(start: Tensor, length: Tensor, count: int) -> Tensor:
@@ -86,14 +89,11 @@ def _recoloured(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         if change == 0:
             x.mul_(factor[0])
         elif change == 1:
-            gray = (1 - factor[1]) * _mean_gray(x)
-            x.mul_(factor[1]).add_(gray)
+            torch.addcmul((1 - factor[1]) * _mean_gray(x), x, factor[1], out=x)
         elif change == 2 and is_coloured:
-            gray = (1 - factor[2]) * _gray(x)
-            x.mul_(factor[2]).add_(gray)
+            torch.addcmul((1 - factor[2]) * _gray(x), x, factor[2], out=x)
         elif change == 3 and is_coloured:
             _turn_hue(x, factor[3, :, 0] - 1)
-            continue
         x.clamp_(0, 1)
     if is_coloured:
         for index in (draw[4].flatten() < _GRAYSCALE).nonzero().flatten().tolist():
@@ -123,12 +123,15 @@ def _turn_hue(x: Tensor, turn: Tensor) -> None:
     is_not_red = (more - red).sign_().clamp_(min=0)
     value, second = torch.maximum(red, more), torch.minimum(red, more)
     low = torch.minimum(second, less)
-    chroma = value.sub_(low)
+    chroma = value - low
     start = (12 * is_not_red).sub_(6).mul_(is_bluer).sub_(is_not_red, alpha=2)
     place = second.sub_(less).div_(chroma.clamp(min=1e-12)).add_(start).abs_().add_(6 * turn)
-    place.sub_((place / 6).floor_().mul_(6))
-    # How much of the chroma each channel has there.
-    torch.sub(place, 3, out=red).abs_().sub_(1)
-    torch.sub(place, 2, out=green).abs_().neg_().add_(2)
-    torch.sub(place, 4, out=blue).abs_().neg_().add_(2)
-    x.clamp_(0, 1).mul_(chroma[:, None]).add_(low[:, None])
+    place.sub_((place * (1 / 6)).floor_(), alpha=6)
+    # A channel has the value near its own place, the least far from it, and a share of the chroma in between.
+    for channel, away in ((red, 3), (green, 2), (blue, 4)):
+        torch.sub(place, away, out=channel).abs_()
+    x.clamp_(1, 2)
+    torch.addcmul(low.sub_(chroma), red, chroma, out=red)
+    value.add_(chroma)
+    torch.addcmul(value, green, chroma, value=-1, out=green)
+    torch.addcmul(value, blue, chroma, value=-1, out=blue)
