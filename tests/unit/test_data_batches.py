@@ -86,7 +86,8 @@ def test_augmented_batches_are_views_of_images_drawn_in_the_same_way() -> None:
         [(x, y)] = draw_batches([part], 10, generator, CPU)
         assert torch.equal(label, y)
         assert not torch.allclose(view, x, atol=0.01)
-        torch.testing.assert_close(view, augmented(x, generator), rtol=0, atol=1e-6)
+        as_bytes = (255 * x).round().to(torch.uint8)
+        torch.testing.assert_close(view, augmented(as_bytes, generator), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

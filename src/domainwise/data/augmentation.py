@@ -16,8 +16,9 @@ _TRIES = 10
 _JITTER = 0.3
 _GRAYSCALE = 0.1
 _LUMINANCE = (0.299, 0.587, 0.114)
-# So many images share the order of their colour changes; few enough to stay in the processor's cache.
-_GROUP = 16
+# Images that share the order of their colour changes: at most so many, with at most so many values between them, so
+# that what is computed on the way stays in the processor's cache.
+_GROUP, _GROUP_VALUES = 16, 650_000
 
 
 def augmented(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -29,16 +30,15 @@ def augmented(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     place = torch.rand(2 * _TRIES + 3, count, generator=generator, dtype=torch.float64)
     dtype = torch.float32 if x.dtype == torch.uint8 else x.dtype
     jitter = torch.rand(5, count, 1, 1, 1, generator=generator).to(dtype)
-    orders = torch.rand(math.ceil(count / _GROUP), 4, generator=generator).argsort(1).tolist()
+    size = max(1, min(_GROUP, _GROUP_VALUES // max(1, x[:1].numel())))
+    orders = torch.rand(math.ceil(count / size), 4, generator=generator).argsort(1).tolist()
     windows, is_mirrored = _windows(place, *x.shape[2:])
     view = torch.empty_like(x, dtype=dtype, memory_format=torch.channels_last)
     for group, order in enumerate(orders):
-        some = slice(group * _GROUP, (group + 1) * _GROUP)
-        # Colour changes are fastest on whole planes of a colour, so images are contiguous until they are done.
-        part = torch.empty(x[some].shape, dtype=dtype, device=x.device).copy_(x[some])
-        if x.dtype == torch.uint8:
-            part.div_(255)
-        part = _cropped(part, windows[:, some], is_mirrored[some])
+        some = slice(group * size, (group + 1) * size)
+        is_on_cpu_in_bytes = x.dtype == torch.uint8 and x.device.type == "cpu"
+        crop = _cropped_bytes if is_on_cpu_in_bytes else _cropped
+        part = crop(x[some], windows[:, some], is_mirrored[some])
         view[some] = _recoloured(part, jitter[:, some].to(x.device), order)
     return view
 
@@ -63,7 +63,9 @@ def _windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _cropped(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
-    """The window of each image, perhaps mirrored, stretched to the whole."""
+    """The window of each image, perhaps mirrored, stretched to the whole; contiguous floats."""
+    # Colour changes are fastest on whole planes of a colour.
+    x = x.float().div_(255).contiguous() if x.dtype == torch.uint8 else x.contiguous()
     top, left, tall, wide = windows[:, :, None]
     height, width = x.shape[2:]
     rows = _sources(top, tall, height)
@@ -73,6 +75,16 @@ def _cropped(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
     down, across = ((2 * rows + 1) / height - 1).to(x), ((2 * columns + 1) / width - 1).to(x)
     grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=3)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def _cropped_bytes(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
+    """The same on a processor, rounded to bytes: its kernel for resizing them is three times as fast as a grid."""
+    cropped = torch.empty(x.shape)
+    for index, (top, left, tall, wide) in enumerate(windows.T.int().tolist()):
+        window = x[index : index + 1, :, top : top + tall, left : left + wide]
+        window = window.flip(3) if is_mirrored[index] else window
+        cropped[index] = F.interpolate(window, size=x.shape[2:], mode="bilinear", align_corners=False)[0]
+    return cropped.div_(255)
 
 
 def _sources(start: Tensor, length: Tensor, count: int) -> Tensor:
