@@ -21,13 +21,20 @@ class DataProgress:
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "DataProgress":
-        self.progress.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.progress.stop()
+        self.stop()
+
+    def stop(self) -> None:
+        # Where nothing was reported nothing was started, and rich would print an empty line.
+        if self.tasks:
+            self.progress.stop()
+            self.tasks.clear()
 
     def report(self, what: str, done: int, total: int) -> None:
+        if not self.tasks:
+            self.progress.start()
         if what not in self.tasks:
             self.tasks[what] = self.progress.add_task(what)
         self.progress.update(self.tasks[what], completed=done, total=total or None, visible=not 0 < total <= done)

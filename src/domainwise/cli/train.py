@@ -166,16 +166,16 @@ class _Line:
         self.records = 0
 
     def __enter__(self) -> "_Line":
-        self.data.progress.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.data.progress.stop()
-        self.progress.stop()
+        self.data.stop()
+        if self.progress.tasks:
+            self.progress.stop()
 
     def on_start(self, config: RunConfig, step: int) -> None:
         assert config.batch_size is not None
-        self.data.progress.stop()
+        self.data.stop()
         self.progress.start()
         self.images = config.batch_size * len(config.train_domains)
         self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
