@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from domainwise.cli.algorithms import summary
 from domainwise.cli.progress import DataProgress
 from domainwise.data import DATASETS, Dataset
 from domainwise.data.download import SOURCES, prepare
@@ -46,7 +47,8 @@ def show_list(data_dir: DataDir = None) -> None:
     console = Console()
     table = Table("dataset", "what it holds", "where", box=None, header_style="bold")
     for name, builder in DATASETS.items():
-        table.add_row(name, _about(builder), _whereabouts(name, data_folder(data_dir)))
+        about = PUBLISHED[name].about if name in PUBLISHED else summary(builder)
+        table.add_row(name, about, _whereabouts(name, data_folder(data_dir)))
     console.print(table)
     console.print(
         f"\ndatasets are looked for in {escape(str(data_folder(data_dir)))}; any folder root/domain/class/image, "
@@ -115,12 +117,11 @@ def get_ready(
         options["skip_broken"] = True
     config = RunConfig(dataset=dataset, data_dir=data_dir, dataset_options=options)
     with DataProgress(console) as progress:
-        if dataset in _SOURCE_OF:
-            folder = data_folder(data_dir)
-            source = SOURCES[_SOURCE_OF[dataset]]
+        if dataset in SOURCES and dataset in DATASETS:
+            folder, source = data_folder(data_dir), SOURCES[dataset]
             if not (folder / source.folder).is_dir() and source.files:
                 console.print(f"{dataset} from {source.homepage} (licence: {source.licence})", highlight=False)
-            prepare(_SOURCE_OF[dataset], folder, on_progress=progress.report)
+            prepare(dataset, folder, on_progress=progress.report)
         built = build_dataset(config, progress.report)
     shape = " x ".join(map(str, built.image_shape))
     images = sum(len(domain) for domain in built.domains)
@@ -135,18 +136,10 @@ def clear() -> None:
     print(f"removed {count} sets of decoded images, {size / 1e6:.0f} MB, from {cache_folder()}")
 
 
-_SOURCE_OF = {name: name for name in PUBLISHED} | {"colored_mnist": "mnist", "rotated_mnist": "mnist"}
-
-
-def _about(builder: object) -> str:
-    about = getattr(builder, "about", None)
-    return about if isinstance(about, str) else (inspect.getdoc(builder) or "").split("\n")[0]
-
-
 def _whereabouts(name: str, folder: Path) -> str:
-    if name not in _SOURCE_OF:
+    if name not in SOURCES:
         return "drawn, nothing to download"
-    source = SOURCES[_SOURCE_OF[name]]
+    source = SOURCES[name]
     if (folder / source.folder).is_dir():
         return escape(str(folder / source.folder))
     size = f" ({source.megabytes} MB)" if source.megabytes else ""
