@@ -9,7 +9,7 @@ import torch
 import torchvision
 from PIL import Image
 
-from domainwise.data import Dataset, image_files, silhouettes
+from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
 from domainwise.runs.build import load_model
 from domainwise.runs.config import RunConfig, build_dataset, resolved, run_seed
@@ -254,3 +254,13 @@ def test_a_model_is_loaded_without_its_weights_file_and_its_data(
     norms = [part for part in model.modules() if isinstance(part, torch.nn.BatchNorm2d)]
     assert norms
     assert not any(part.training for part in norms)
+
+
+def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
+    def of_folder(seed: int, data_dir: Path) -> Dataset:
+        size = int(data_dir.name)
+        images = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+        return Dataset("squares", ("all",), (Domain("only", images, torch.zeros(1, dtype=torch.int64)),))
+
+    shapes = [build_dataset(RunConfig(dataset=of_folder, data_dir=tmp_path / side)).image_shape for side in ("4", "5")]
+    assert shapes == [(3, 4, 4), (3, 5, 5)]
