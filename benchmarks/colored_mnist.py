@@ -185,7 +185,7 @@ def draw(found: Found, picture: Path) -> None:
         axes.annotate(words, (0.44, level), color="gray", fontsize=8, va="bottom")
     ends = (0.45, 0.85)
     axes.plot(ends, [colour_or_coin(end) for end in ends], color="gray", linewidth=0.8, linestyle="--", zorder=0)
-    axes.annotate("the colour in some images, a coin in the rest", (0.53, 0.25), color="gray", fontsize=8)
+    axes.annotate("the colour in some images, a coin in the rest", (0.53, 0.2), color="gray", fontsize=8)
     axes.set_xlabel("accuracy on the training domains' holdout")
     axes.set_ylabel(f"accuracy on {TEST}")
     axes.set_title("a dot a run, last step; rings: what the test domain selects", fontsize=10)
