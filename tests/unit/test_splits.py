@@ -84,23 +84,25 @@ def test_splitting_leaves_global_random_state_alone() -> None:
 
 
 def test_left_out_domains_test_and_the_rest_train() -> None:
-    assert roles(open_dataset(), test_domains=["photo"]) == Roles(("art", "cartoon", "sketch"), (), ("photo",))
+    assert roles(open_dataset(), test_domains=["photo"]) == Roles(
+        ("art", "cartoon", "sketch"), (), ("photo",), "left_out"
+    )
     both = roles(open_dataset(), test_domains=["sketch", "art"])
-    assert both == Roles(("cartoon", "photo"), (), ("sketch", "art"))
+    assert both == Roles(("cartoon", "photo"), (), ("sketch", "art"), "left_out")
 
 
 def test_a_single_source_trains_alone() -> None:
     given = roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
-    assert given == Roles(("art",), (), ("photo", "sketch"))
+    assert given == Roles(("art",), (), ("photo", "sketch"), "named")
 
 
 def test_a_dataset_can_fix_the_roles() -> None:
-    assert roles(fixed_dataset()) == Roles(("one", "two"), ("three",), ("four", "five"))
+    assert roles(fixed_dataset()) == Roles(("one", "two"), ("three",), ("four", "five"), "fixed")
 
 
 def test_domains_of_a_fixed_role_can_be_left_out() -> None:
-    assert roles(fixed_dataset(), train_domains=["two"]) == Roles(("two",), ("three",), ("four", "five"))
-    assert roles(fixed_dataset(), test_domains=["five"]) == Roles(("one", "two"), ("three",), ("five",))
+    assert roles(fixed_dataset(), train_domains=["two"]) == Roles(("two",), ("three",), ("four", "five"), "named")
+    assert roles(fixed_dataset(), test_domains=["five"]) == Roles(("one", "two"), ("three",), ("five",), "fixed")
 
 
 @pytest.mark.parametrize(

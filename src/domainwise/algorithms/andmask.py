@@ -17,7 +17,7 @@ from domainwise.hparams import Hparams, Uniform, searched
 class ANDMaskHparams(Hparams):
     """agreement: |mean of the domains' signs| that a weight's gradient must reach to count (tau); 1: all alike."""
 
-    agreement: float = searched(1.0, Uniform(0.5, 1), low=0, high=1)
+    agreement: float = searched(1.0, Uniform(0.5, 1), key="tau", low=0, high=1)
 
 
 class ANDMask(Algorithm):

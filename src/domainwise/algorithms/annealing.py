@@ -10,8 +10,8 @@ from domainwise.hparams import Hparams, Power, searched
 class AnnealedHparams(Hparams):
     """penalty_weight: of the penalty, once `anneal_steps` updates are done; until then its weight is 1."""
 
-    penalty_weight: float = searched(100.0, Power(10, -1, 5), low=0)
-    anneal_steps: int = searched(500, Power(10, 0, 4, whole=True), low=0)
+    penalty_weight: float = searched(100.0, Power(10, -1, 5), key="irm_lambda", low=0)
+    anneal_steps: int = searched(500, Power(10, 0, 4, whole=True), key="irm_penalty_anneal_iters", low=0)
 
 
 def next_weight(algorithm: Algorithm, hparams: AnnealedHparams) -> float:

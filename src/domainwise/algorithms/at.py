@@ -56,6 +56,8 @@ class AT(Algorithm):
             **self.hparams.geometry(),
         )
         self.perturbation = adversarial.checked(perturbation, self.hparams)
+        # A raw gradient is that of the share's mean, and so longer the smaller the share.
+        self.is_exact_in_shares = self.hparams.over == "sample" and self.hparams.ascent != "gradient"
 
     def update(self, batches: Batches) -> dict[str, float]:
         steps, space = self.hparams.steps, self.space

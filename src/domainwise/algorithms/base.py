@@ -12,6 +12,7 @@ from torch.optim import Adam, Optimizer
 from domainwise.algorithms.batches import Batches
 from domainwise.algorithms.features import two_parts
 from domainwise.hparams import Hparams as CommonHparams
+from domainwise.perturbations.averaging import average_gradients_
 
 
 class Algorithm(nn.Module, ABC):
@@ -33,6 +34,9 @@ class Algorithm(nn.Module, ABC):
     min_domains: ClassVar[int] = 1
     # Whether it looks between the network's featurizer and its classifier.
     needs_features: ClassVar[bool] = False
+    # Whether updates from equal shares of every domain's batch, averaged, are the update from the whole, but for its
+    # random draws. Methods that compare a batch's images do so within a share. It may depend on the hyperparameters.
+    is_exact_in_shares: bool = False
 
     def __init__(
         self,
@@ -93,7 +97,8 @@ class Algorithm(nn.Module, ABC):
             self.step_(optimizer)
 
     def step_(self, optimizer: Optimizer) -> None:
-        """The one place where gradients, whatever they were made of, become a step."""
+        """The one place where gradients, whatever they were made of, become a step; averaged over ranks, if several."""
+        average_gradients_(parameter for group in optimizer.param_groups for parameter in group["params"])
         optimizer.step()
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -28,15 +28,17 @@ class DANNHparams(Hparams):
     width, depth, discriminator_dropout: of the discriminator; `depth` counts linear layers.
     """
 
-    adversary_weight: float = searched(1.0, Power(10, -2, 2), low=0)
-    discriminator_steps: int = searched(1, Power(2, 0, 3, whole=True), low=1)
-    gradient_penalty: float = searched(0.0, Power(10, -2, 1), low=0)
+    lr: float = searched(5e-5, Power(10, -5, -3.5), key="lr_g")
+    weight_decay: float = searched(0.0, Power(10, -6, -2), key="weight_decay_g")
+    adversary_weight: float = searched(1.0, Power(10, -2, 2), key="lambda", low=0)
+    discriminator_steps: int = searched(1, Power(2, 0, 3, whole=True), key="d_steps_per_g_step", low=1)
+    gradient_penalty: float = searched(0.0, Power(10, -2, 1), key="grad_penalty", low=0)
     beta1: float = searched(0.5, Choice((0.0, 0.5)), low=0)
-    width: int = searched(256, Power(2, 6, 10, whole=True), low=1)
-    depth: int = searched(3, Choice((3, 4, 5)), low=2)
-    discriminator_dropout: float = searched(0.0, Choice((0.0, 0.1, 0.5)), low=0, high=1)
-    discriminator_lr: float | None = searched(None, Power(10, -5, -3.5), low=0)
-    discriminator_weight_decay: float = searched(0.0, Power(10, -6, -2), low=0)
+    width: int = searched(256, Power(2, 6, 10, whole=True), key="mlp_width", low=1)
+    depth: int = searched(3, Choice((3, 4, 5)), key="mlp_depth", low=2)
+    discriminator_dropout: float = searched(0.0, Choice((0.0, 0.1, 0.5)), key="mlp_dropout", low=0, high=1)
+    discriminator_lr: float | None = searched(None, Power(10, -5, -3.5), key="lr_d", low=0)
+    discriminator_weight_decay: float = searched(0.0, Power(10, -6, -2), key="weight_decay_d", low=0)
 
 
 class DANN(Algorithm):
@@ -44,6 +46,7 @@ class DANN(Algorithm):
 
     source = "Ganin et al. 2016"
     min_domains = 2
+    is_exact_in_shares = True
     Hparams = DANNHparams
     hparams: DANNHparams
     network: Network

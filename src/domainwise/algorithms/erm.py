@@ -10,6 +10,7 @@ class ERM(Algorithm):
     """Empirical risk minimization: all domains pooled, no perturbation. The baseline to beat."""
 
     source = "Vapnik 1998"
+    is_exact_in_shares = True
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)

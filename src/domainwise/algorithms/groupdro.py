@@ -17,7 +17,7 @@ from domainwise.hparams import Hparams, Power, searched
 class GroupDROHparams(Hparams):
     """group_step_size: how fast the weights of domains follow their losses (the paper's eta_q)."""
 
-    group_step_size: float = searched(0.01, Power(10, -3, -1), low=0)
+    group_step_size: float = searched(0.01, Power(10, -3, -1), key="groupdro_eta", low=0)
 
 
 class GroupDRO(Algorithm):

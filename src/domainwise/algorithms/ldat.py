@@ -27,6 +27,7 @@ class LDAT(Algorithm):
     """Low-rank decomposed adversarial training: a domain's images share one perturbation of rank at most l."""
 
     source = "Wang et al. 2022"
+    is_exact_in_shares = True
     Hparams = LDATHparams
     hparams: LDATHparams
 

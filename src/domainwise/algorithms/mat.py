@@ -49,6 +49,8 @@ class MAT(Algorithm):
             **self.hparams.geometry(),
         )
         adversarial.checked(self.perturbation, self.hparams)
+        # A sample's own logits move by a raw gradient, that of its share's mean.
+        self.is_exact_in_shares = self.hparams.weights == "domain"
 
     def update(self, batches: Batches) -> dict[str, float]:
         return adversarial.update(self, self.hparams, self.perturbation, batches)

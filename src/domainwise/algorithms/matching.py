@@ -20,7 +20,7 @@ Distance = Callable[[Tensor, list[int]], Tensor]
 class MatchingHparams(Hparams):
     """penalty_weight: of the distance between the domains' features (gamma)."""
 
-    penalty_weight: float = searched(1.0, Power(10, -1, 1), low=0)
+    penalty_weight: float = searched(1.0, Power(10, -1, 1), key="mmd_gamma", low=0)
 
 
 def update(

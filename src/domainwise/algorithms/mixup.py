@@ -16,7 +16,7 @@ from domainwise.hparams import Hparams, Power, searched
 class MixupHparams(Hparams):
     """alpha: mixing weights are drawn from Beta(alpha, alpha); small ones leave most images nearly as they are."""
 
-    alpha: float = searched(0.2, Power(10, -1, 1), above=0)
+    alpha: float = searched(0.2, Power(10, -1, 1), key="mixup_alpha", above=0)
 
 
 class Mixup(Algorithm):

@@ -21,8 +21,8 @@ class MLDGHparams(Hparams):
     """meta_test_weight: of the loss after the virtual step (beta); meta_test_domains: how many play unseen, at most
     all but one."""
 
-    meta_test_weight: float = searched(1.0, Power(10, -1, 1), low=0)
-    meta_test_domains: int = searched(2, Choice((1, 2)), low=1)
+    meta_test_weight: float = searched(1.0, Power(10, -1, 1), key="mldg_beta", low=0)
+    meta_test_domains: int = searched(2, Choice((1, 2)), key="n_meta_test", low=1)
 
 
 class MLDG(Algorithm):

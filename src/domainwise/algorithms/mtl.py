@@ -17,7 +17,7 @@ from domainwise.hparams import Choice, Hparams, searched
 class MTLHparams(Hparams):
     """ema: how much a batch's mean feature counts in its domain's embedding; the rest is what it was before."""
 
-    ema: float = searched(0.99, Choice((0.5, 0.9, 0.99, 1.0)), low=0, high=1)
+    ema: float = searched(0.99, Choice((0.5, 0.9, 0.99, 1.0)), key="mtl_ema", low=0, high=1)
 
 
 class EmbeddingNetwork(nn.Module):

@@ -17,8 +17,8 @@ from domainwise.networks import Network
 class RSCHparams(Hparams):
     """feature_drop: share of each sample's features that is muted (f); sample_drop: share of samples that are (b)."""
 
-    feature_drop: float = searched(1 / 3, Uniform(0, 0.5), low=0, high=1)
-    sample_drop: float = searched(1 / 3, Uniform(0, 0.5), low=0, high=1)
+    feature_drop: float = searched(1 / 3, Uniform(0, 0.5), key="rsc_f_drop_factor", low=0, high=1)
+    sample_drop: float = searched(1 / 3, Uniform(0, 0.5), key="rsc_b_drop_factor", low=0, high=1)
 
 
 class RSC(Algorithm):

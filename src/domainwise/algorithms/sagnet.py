@@ -20,7 +20,7 @@ _EPS = 1e-5
 class SagNetHparams(Hparams):
     """adversarial_weight: of the step that makes the style head unsure (lambda_adv)."""
 
-    adversarial_weight: float = searched(0.1, Power(10, -2, 1), low=0)
+    adversarial_weight: float = searched(0.1, Power(10, -2, 1), key="sag_w_adv", low=0)
 
 
 class SagNet(Algorithm):

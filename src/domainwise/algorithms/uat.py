@@ -47,6 +47,8 @@ class UAT(Algorithm):
             **self.hparams.geometry(),
         )
         self.perturbation = adversarial.checked(perturbation, self.hparams)
+        # The sum over a share is a part of the sum over the batch, and a raw gradient shows it.
+        self.is_exact_in_shares = self.hparams.reduction == "mean" or self.hparams.ascent != "gradient"
 
     def update(self, batches: Batches) -> dict[str, float]:
         return adversarial.update(self, self.hparams, self.perturbation, batches, space=self.space)

@@ -14,7 +14,8 @@ from domainwise.hparams import Power, searched
 class VRExHparams(annealing.AnnealedHparams):
     """As for IRM, with a smaller penalty."""
 
-    penalty_weight: float = searched(10.0, Power(10, -1, 5), low=0)
+    penalty_weight: float = searched(10.0, Power(10, -1, 5), key="vrex_lambda", low=0)
+    anneal_steps: int = searched(500, Power(10, 0, 4, whole=True), key="vrex_penalty_anneal_iters", low=0)
 
 
 class VREx(Algorithm):

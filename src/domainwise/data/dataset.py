@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from domainwise.errors import DomainwiseError
+from domainwise.hparams import Distribution
 
 Role = Literal["train", "validation", "test"]
 
@@ -46,6 +47,7 @@ class Dataset:
         network, weights: name of the network that a run uses unless told otherwise, and what it starts from.
         is_augmented: whether training sees random views of the images (`domainwise.data.augmentation`).
         defaults: hyperparameters that suit this data; a method takes those that it has.
+        search: ranges to draw them from, likewise, where the methods' own do not suit.
         holdout_fraction: share of each domain kept out of training, to select models by.
     """
 
@@ -56,6 +58,7 @@ class Dataset:
     weights: str = "none"
     is_augmented: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
+    search: Mapping[str, Distribution] = field(default_factory=dict)
     steps: int = 5001
     record_every: int = 100
     holdout_fraction: float = 0.2

@@ -11,6 +11,7 @@ from domainwise.data.files.listing import Listing
 from domainwise.data.files.photos import IMAGE_SIZE, photos
 from domainwise.data.nico import list_nico
 from domainwise.data.places import OnProgress, dataset_folder, silent
+from domainwise.hparams import Power
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ PUBLISHED: Mapping[str, Published] = {
             "domainnet",
             "domain_net",
             "345 kinds of things in 6 styles; 586,575 images.",
-            settings={"record_every": 1000},
+            settings={"record_every": 1000, "search": {"batch_size": Power(2, 3, 5, whole=True)}},
         ),
         Published(
             "nico",

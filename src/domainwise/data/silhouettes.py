@@ -11,6 +11,7 @@ from domainwise.data.animals import ANIMALS, Floats, draw_animals, random_poses
 from domainwise.data.dataset import Dataset, Domain, Role
 from domainwise.data.patterns import smooth_pattern
 from domainwise.errors import DomainwiseError
+from domainwise.hparams import Distribution, Power
 
 SILHOUETTE_DEFAULTS: Mapping[str, float] = {
     "lr": 1e-3,
@@ -19,6 +20,12 @@ SILHOUETTE_DEFAULTS: Mapping[str, float] = {
     "step_size": 0.5,
     "count": 10,
     "rank": 5,
+}
+SILHOUETTE_SEARCH: Mapping[str, Distribution] = {
+    "lr": Power(10, -3.5, -2.5),
+    "discriminator_lr": Power(10, -3.5, -2.5),
+    "batch_size": Power(2, 5, 7, whole=True),
+    "epsilon": Power(10, -1, 0.5),
 }
 _GROUND = 0.5
 _TEST_PATTERNS = 4
@@ -66,6 +73,7 @@ def silhouettes(
         domains=(*train, *test),
         network="small_cnn",
         defaults=SILHOUETTE_DEFAULTS,
+        search=SILHOUETTE_SEARCH,
         steps=1000,
         record_every=100,
     )

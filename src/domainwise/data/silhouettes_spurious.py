@@ -6,7 +6,14 @@ from numpy.typing import NDArray
 from domainwise.data.animals import ANIMALS, draw_animals, random_poses
 from domainwise.data.dataset import Dataset, Domain, Role
 from domainwise.data.grounds import desert, grass, vary
-from domainwise.data.silhouettes import SILHOUETTE_DEFAULTS, add_noise, as_domain, check_sizes, streams
+from domainwise.data.silhouettes import (
+    SILHOUETTE_DEFAULTS,
+    SILHOUETTE_SEARCH,
+    add_noise,
+    as_domain,
+    check_sizes,
+    streams,
+)
 from domainwise.errors import DomainwiseError
 
 _COW, _CAMEL = 0, 1
@@ -59,6 +66,7 @@ def silhouettes_spurious(
         ),
         network="small_cnn",
         defaults=SILHOUETTE_DEFAULTS,
+        search=SILHOUETTE_SEARCH,
         steps=1000,
         record_every=100,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,13 +29,21 @@ def split(count: int, trial_seed: int, domain_index: int, holdout_fraction: floa
     return Split(main=torch.tensor(keys[cut:]), holdout=torch.tensor(keys[:cut], dtype=torch.int64))
 
 
+HowGiven = Literal["left_out", "named", "fixed"]
+
+
 @dataclass(frozen=True)
 class Roles:
-    """Domain names by the part they play."""
+    """Domain names by the part they play, and how that came about.
+
+    `left_out`: test domains were left out and all others train; `fixed`: by the dataset; `named`: of those that could
+    train only some do, because they were named.
+    """
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+    given: HowGiven
 
 
 def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
@@ -56,10 +65,14 @@ def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Seq
                     part = fixed.get(name, "no part")
                     raise DomainwiseError(f"dataset {dataset.name} fixes domain {name!r} for {part}, not {role}")
         of = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
-        return Roles(tuple(train_domains) or of["train"], of["validation"], tuple(test_domains) or of["test"])
+        trained = tuple(train_domains) or of["train"]
+        how: HowGiven = "fixed" if set(trained) == set(of["train"]) else "named"
+        return Roles(trained, of["validation"], tuple(test_domains) or of["test"], how)
     if not test_domains:
         raise DomainwiseError(f"say which domains of {dataset.name} to test on: {', '.join(dataset.domain_names)}")
     rest = tuple(name for name in dataset.domain_names if name not in test_domains)
     if not rest:
         raise DomainwiseError("all domains are left out to test on; none is left to train on")
-    return Roles(tuple(train_domains) or rest, (), tuple(test_domains))
+    trained = tuple(train_domains) or rest
+    how = "left_out" if set(trained) == set(rest) else "named"
+    return Roles(trained, (), tuple(test_domains), how)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.mnist.digits import MNIST_DEFAULTS, SIDE, deal, digits
+from domainwise.data.mnist.digits import MNIST_DEFAULTS, MNIST_SEARCH, SIDE, deal, digits
 from domainwise.errors import DomainwiseError
 
 _LABEL_NOISE = 0.25
@@ -45,6 +45,7 @@ def colored_mnist(seed: int = 0, *, data_dir: str | Path | None = None, image_si
         ),
         network=_NETWORKS[image_size],
         defaults=MNIST_DEFAULTS,
+        search=MNIST_SEARCH,
         steps=5001,
         record_every=100,
     )

@@ -13,10 +13,17 @@ from torch import Tensor
 
 from domainwise.data.places import DATA_VARIABLE, dataset_folder
 from domainwise.errors import DomainwiseError
+from domainwise.hparams import Choice, Distribution, Power
 
 SIDE = 28
 NUM_DIGITS = 10
 MNIST_DEFAULTS: Mapping[str, float] = {"lr": 1e-3, "batch_size": 64}
+MNIST_SEARCH: Mapping[str, Distribution] = {
+    "lr": Power(10, -4.5, -2.5),
+    "discriminator_lr": Power(10, -4.5, -2.5),
+    "weight_decay": Choice((0.0,)),
+    "batch_size": Power(2, 3, 9, whole=True),
+}
 _FOLDER = "MNIST/raw"
 _PARTS = ("train", "t10k")
 # An idx file opens with two zero bytes, 8 for unsigned bytes, and its number of dimensions.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.mnist.digits import MNIST_DEFAULTS, NUM_DIGITS, deal, digits
+from domainwise.data.mnist.digits import MNIST_DEFAULTS, MNIST_SEARCH, NUM_DIGITS, deal, digits
 
 _ANGLES = (0, 15, 30, 45, 60, 75)
 _CHUNK = 1024
@@ -34,6 +34,7 @@ def rotated_mnist(seed: int = 0, *, data_dir: str | Path | None = None) -> Datas
         ),
         network="mnist_cnn",
         defaults=MNIST_DEFAULTS,
+        search=MNIST_SEARCH,
         steps=5001,
         record_every=100,
     )

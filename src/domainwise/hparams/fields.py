@@ -1,4 +1,4 @@
-"""Hyperparameters: a frozen dataclass a method, with the range that a search draws each from beside its default."""
+"""Hyperparameters of a method: a frozen dataclass, with the range that a search draws each from beside its default."""
 
 import dataclasses
 import math
@@ -6,67 +6,19 @@ import operator
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from domainwise.errors import DomainwiseError, unknown
+from domainwise.hparams.distributions import Distribution, Power
 
 
-class Distribution(Protocol):
-    """What a search draws a value from."""
+def searched(default: Any, distribution: Distribution, key: str | None = None, **bounds: float) -> Any:
+    """A dataclass field with its default, the distribution that a search draws it from, and bounds as in `bounded`.
 
-    def draw(self, random: np.random.RandomState) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """U(low, high)."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"U({self.low:g}, {self.high:g})"
-
-    def draw(self, random: np.random.RandomState) -> float:
-        return float(random.uniform(self.low, self.high))
-
-
-@dataclass(frozen=True)
-class Power:
-    """base ** U(low, high), cut down to a whole number where `whole`."""
-
-    base: float
-    low: float
-    high: float
-    whole: bool = False
-
-    def __str__(self) -> str:
-        power = f"{self.base:g}^U({self.low:g}, {self.high:g})"
-        return f"int {power}" if self.whole else power
-
-    def draw(self, random: np.random.RandomState) -> float:
-        value = float(self.base ** random.uniform(self.low, self.high))
-        return int(value) if self.whole else value
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of the options, all alike."""
-
-    options: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return " or ".join(map(str, self.options))
-
-    def draw(self, random: np.random.RandomState) -> Any:
-        return self.options[random.choice(len(self.options))]
-
-
-def searched(default: Any, distribution: Distribution, **bounds: float) -> Any:
-    """A dataclass field with its default, the distribution that a search draws it from, and bounds as in `bounded`."""
-    return dataclasses.field(default=default, metadata={"search": distribution, **bounds})
+    Args:
+        key: its name in DomainBed, which draws by it; None where it has none or the same.
+    """
+    return dataclasses.field(default=default, metadata={"search": distribution, "key": key, **bounds})
 
 
 def bounded(default: Any, **bounds: float) -> Any:

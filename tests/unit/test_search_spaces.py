@@ -1,0 +1,213 @@
+"""What a search draws: DomainBed's own values, the paper's ranges, and a user's rules."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data.mnist.digits import MNIST_SEARCH
+from domainwise.data.published import PUBLISHED
+from domainwise.errors import DomainwiseError
+from domainwise.hparams import SPACES, Choice, Distribution, Task, drawn, read_space
+from domainwise.seeds import seed_hash
+
+Draw = Callable[[np.random.RandomState], Any]
+
+# DomainBed's names and how it draws each, for photographs, by our names.
+COMMON: Mapping[str, tuple[str, Draw]] = {
+    "lr": ("lr", lambda r: 10 ** r.uniform(-5, -3.5)),
+    "weight_decay": ("weight_decay", lambda r: 10 ** r.uniform(-6, -2)),
+    "batch_size": ("batch_size", lambda r: int(2 ** r.uniform(3, 5.5))),
+    "dropout": ("resnet_dropout", lambda r: r.choice([0.0, 0.1, 0.5])),
+}
+OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
+    "erm": {},
+    "irm": {
+        "penalty_weight": ("irm_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("irm_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
+    "vrex": {
+        "penalty_weight": ("vrex_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("vrex_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
+    "groupdro": {"group_step_size": ("groupdro_eta", lambda r: 10 ** r.uniform(-3, -1))},
+    "mixup": {"alpha": ("mixup_alpha", lambda r: 10 ** r.uniform(-1, 1))},
+    "mldg": {
+        "meta_test_weight": ("mldg_beta", lambda r: 10 ** r.uniform(-1, 1)),
+        "meta_test_domains": ("n_meta_test", lambda r: r.choice([1, 2])),
+    },
+    "mmd": {"penalty_weight": ("mmd_gamma", lambda r: 10 ** r.uniform(-1, 1))},
+    "coral": {"penalty_weight": ("mmd_gamma", lambda r: 10 ** r.uniform(-1, 1))},
+    "dann": {
+        "lr": ("lr_g", lambda r: 10 ** r.uniform(-5, -3.5)),
+        "weight_decay": ("weight_decay_g", lambda r: 10 ** r.uniform(-6, -2)),
+        "adversary_weight": ("lambda", lambda r: 10 ** r.uniform(-2, 2)),
+        "discriminator_steps": ("d_steps_per_g_step", lambda r: int(2 ** r.uniform(0, 3))),
+        "gradient_penalty": ("grad_penalty", lambda r: 10 ** r.uniform(-2, 1)),
+        "beta1": ("beta1", lambda r: r.choice([0.0, 0.5])),
+        "width": ("mlp_width", lambda r: int(2 ** r.uniform(6, 10))),
+        "depth": ("mlp_depth", lambda r: int(r.choice([3, 4, 5]))),
+        "discriminator_dropout": ("mlp_dropout", lambda r: r.choice([0.0, 0.1, 0.5])),
+        "discriminator_lr": ("lr_d", lambda r: 10 ** r.uniform(-5, -3.5)),
+        "discriminator_weight_decay": ("weight_decay_d", lambda r: 10 ** r.uniform(-6, -2)),
+    },
+    "mtl": {"ema": ("mtl_ema", lambda r: r.choice([0.5, 0.9, 0.99, 1.0]))},
+    "sagnet": {"adversarial_weight": ("sag_w_adv", lambda r: 10 ** r.uniform(-2, 1))},
+    "rsc": {
+        "feature_drop": ("rsc_f_drop_factor", lambda r: r.uniform(0, 0.5)),
+        "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
+    },
+    "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+}
+
+
+def task(algorithm: str, dataset: str = "pacs", suited: Mapping[str, Distribution] | None = None) -> Task:
+    return Task(algorithm, ALGORITHMS[algorithm].Hparams, dataset, suited or {})
+
+
+def draw(space: str, given: Task, hparams_seed: int, trial_seed: int = 0) -> dict[str, Any]:
+    return drawn(read_space(space)(given), hparams_seed, trial_seed)
+
+
+@pytest.mark.parametrize("algorithm", OWN)
+@pytest.mark.parametrize(("hparams_seed", "trial_seed"), [(1, 0), (7, 2), (19, 1)])
+def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, hparams_seed: int, trial_seed: int) -> None:
+    def theirs(key: str, value: Draw) -> Any:
+        return value(np.random.RandomState(seed_hash(seed_hash(hparams_seed, trial_seed), key)))
+
+    expected = {name: theirs(key, value) for name, (key, value) in {**COMMON, **OWN[algorithm]}.items()}
+    assert draw("domainbed", task(algorithm), hparams_seed, trial_seed) == expected
+
+
+def test_every_baseline_that_domainbed_has_is_compared() -> None:
+    assert set(OWN) == set(ALGORITHMS) - {"at", "uat", "mat", "ldat", "gut", "ncdg"}
+
+
+def test_digits_and_domainnet_have_ranges_of_their_own() -> None:
+    seed = seed_hash(seed_hash(3, 1), "lr"), seed_hash(seed_hash(3, 1), "batch_size")
+    digits = draw("domainbed", task("erm", "colored_mnist", MNIST_SEARCH), 3, 1)
+    assert digits["lr"] == 10 ** np.random.RandomState(seed[0]).uniform(-4.5, -2.5)
+    assert digits["batch_size"] == int(2 ** np.random.RandomState(seed[1]).uniform(3, 9))
+    assert digits["weight_decay"] == 0
+    dann = draw("domainbed", task("dann", "colored_mnist", MNIST_SEARCH), 3, 1)
+    assert dann["lr"] == 10 ** np.random.RandomState(seed_hash(seed_hash(3, 1), "lr_g")).uniform(-4.5, -2.5)
+    many = PUBLISHED["domainnet"].settings["search"]
+    batch = draw("domainbed", task("erm", "domainnet", many), 3, 1)["batch_size"]
+    assert batch == int(2 ** np.random.RandomState(seed[1]).uniform(3, 5))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_method_takes_what_is_drawn_for_it(algorithm: str) -> None:
+    for seed in range(20):
+        values = draw("domainbed", task(algorithm), seed)
+        own = {name: value for name, value in values.items() if name not in ("batch_size", "dropout")}
+        ALGORITHMS[algorithm].Hparams.of(**own)
+
+
+def test_draw_0_is_the_defaults_and_trials_draw_differently() -> None:
+    assert draw("domainbed", task("irm"), 0) == {}
+    assert draw("domainbed", task("irm"), 1, trial_seed=0) != draw("domainbed", task("irm"), 1, trial_seed=1)
+
+
+def test_the_papers_fixed_set_is_draw_0_of_its_space() -> None:
+    common = {"lr": 5e-5, "batch_size": 64, "weight_decay": 0.001, "dropout": 0.1}
+    assert draw("paper", task("erm"), 0) == common
+    assert draw("paper", task("mat", "vlcs"), 0) == {
+        **common,
+        "epsilon": 0.1,
+        "step_size": 0.1,
+        "weight_step_size": 0.001,
+    }
+    assert draw("paper", task("ldat", "nico"), 0) == {**common, "epsilon": 0.1, "step_size": 0.01}
+
+
+def test_the_papers_ranges() -> None:
+    def values(algorithm: str, dataset: str, name: str) -> list[Any]:
+        return [draw("paper", task(algorithm, dataset), seed)[name] for seed in range(1, 200)]
+
+    assert set(values("mat", "pacs", "count")) == {5, 10, 15, 20}
+    assert set(values("mat", "pacs", "weight_decay")) == {0.001}
+    assert set(values("at", "pacs", "dropout")) == {0.0, 0.1, 0.5}
+    assert set(values("ldat", "office_home", "step_size")) == {0.1, 0.01}
+    assert set(values("ldat", "nico", "rank")) == set(range(10, 20))
+    decays = values("erm", "nico", "weight_decay")
+    assert 1e-4 <= min(decays) < 1.2e-4
+    assert 0.8e-3 < max(decays) <= 1e-3
+    radii = values("mat", "colored_mnist", "epsilon")
+    assert 0.1 <= min(radii) < 0.2
+    assert 50 < max(radii) <= 100
+    assert set(values("mat", "colored_mnist", "count")) == set(range(5, 20))
+
+
+def test_a_space_that_says_nothing_of_a_method_says_so() -> None:
+    with pytest.raises(DomainwiseError, match="paper says nothing of irm on pacs"):
+        draw("paper", task("irm"), 1)
+
+
+def rules(folder: Path, text: str) -> str:
+    file = folder / "space.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_later_rules_win_and_values_can_be_fixed(tmp_path: Path) -> None:
+    space = rules(
+        tmp_path,
+        """
+        [[rule]]
+        lr = 0.1
+        epsilon = { uniform = [1, 2] }
+        [[rule]]
+        algorithms = ["ldat"]
+        epsilon = { choice = [7, 8], default = 7 }
+        """,
+    )
+    mat, ldat = draw(space, task("mat"), 1), draw(space, task("ldat"), 1)
+    assert mat["lr"] == ldat["lr"] == 0.1
+    assert 1 <= mat["epsilon"] <= 2
+    assert ldat["epsilon"] in (7, 8)
+    assert draw(space, task("mat"), 0) == {"lr": 0.1}
+    assert draw(space, task("ldat"), 0) == {"lr": 0.1, "epsilon": 7}
+    expected = np.random.RandomState(seed_hash(seed_hash(1, 0), "epsilon")).uniform(1, 2)
+    assert mat["epsilon"] == expected
+
+
+def test_the_base_draws_what_no_rule_names(tmp_path: Path) -> None:
+    space = rules(tmp_path, 'base = "domainbed"\n[[rule]]\ndatasets = ["pacs"]\nlr = 0.1')
+    assert draw(space, task("irm"), 4) == {**draw("domainbed", task("irm"), 4), "lr": 0.1}
+    assert draw(space, task("irm", "vlcs"), 4) == draw("domainbed", task("irm", "vlcs"), 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no rule"),
+        ("rule = 3", "has no rule"),
+        ("[[rule]]\nlr = {power = [10, 1]}", "lr in rule 1 of .* cannot be drawn by power"),
+        ("[[rule]]\nlr = {normal = [0, 1]}", "lr in rule 1 .* must be drawn by one of uniform, power, choice"),
+        ("[[rule]]\nlr = {choice = []}", "it takes a list of options"),
+        ("[[rule]]\nlrr = 1", "unknown hyperparameter of erm .*'lrr'; did you mean 'lr'"),
+        ('[[rule]]\ndatasets = "pacs"', "datasets in rule 1 .* must be a list"),
+        ("[[rules]]\nlr = 1", "did you mean 'rule'"),
+        ('base = "paper"\n[[rule]]\nlr = 1', "can only be 'domainbed'"),
+        ("lr = ", "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        draw(rules(tmp_path, text), task("erm"), 1)
+
+
+def test_unknown_spaces_and_absent_files() -> None:
+    assert SPACES == ("domainbed", "paper")
+    with pytest.raises(DomainwiseError, match="did you mean 'domainbed'"):
+        read_space("domainbad")
+    with pytest.raises(DomainwiseError, match=r"no-such\.toml cannot be read: No such file"):
+        read_space("no-such.toml")
+
+
+def test_a_choice_of_one_is_that_one() -> None:
+    assert Choice((0.0,)).draw(np.random.RandomState(5)) == 0.0
