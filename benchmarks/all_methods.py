@@ -22,6 +22,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.cli.words import pairs
 from domainwise.markdown import as_markdown
 from domainwise.runs import RunConfig, RunResult
+from domainwise.sweeps.engine import Watch
 from domainwise.sweeps.local import run_all
 
 SUITED: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ def main() -> None:
     def show(number: int, result: RunResult) -> None:
         print(f"{number + 1}/{len(configs)} {result.folder.name}: holdout {holdout(result):.3f}", file=sys.stderr)
 
-    results = run_all(configs, workers=options.workers, on_done=show)
+    results = run_all(configs, workers=options.workers, watch=Watch(on_done=show))
     by_method: dict[str, list[RunResult]] = {method: [] for method in options.methods}
     for (method, _), result in zip(runs, results, strict=True):
         by_method[method].append(result)

@@ -9,6 +9,7 @@ from typing import Any
 
 from domainwise.atomic import write_atomically
 from domainwise.runs import RunConfig, RunResult
+from domainwise.sweeps.engine import Watch
 from domainwise.sweeps.local import run_all
 
 Record = dict[str, Any]
@@ -22,7 +23,7 @@ def train_all(configs: Sequence[RunConfig], *, workers: int, records_file: Path 
         line = f"holdout {holdout(best):.3f}, test {unseen(best):.3f} at step {best['step']}"
         print(f"{number + 1}/{len(configs)} {result.folder.name}: {line}", file=sys.stderr, flush=True)
 
-    results = [result.records for result in run_all(configs, workers=workers, on_done=show)]
+    results = [result.records for result in run_all(configs, workers=workers, watch=Watch(on_done=show)) if result]
     if records_file is not None:
         lines = [json.dumps(record) for records in results for record in records]
         before = records_file.read_text().splitlines() if records_file.exists() else []

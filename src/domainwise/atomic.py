@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,15 +13,22 @@ SUFFIX = ".partial"
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write in place of `path`: it takes that name only after all of it is on the disk."""
     partial = path.with_name(f".{path.name}{SUFFIX}")
-    with open(partial, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    _sync_folder(path.parent)
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        # The disk may be full: what is half-written only takes up space.
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     with atomic_file(path) as file:
         file.write(content)
 

@@ -8,6 +8,17 @@ class DomainwiseError(ValueError):
     """Something given to domainwise cannot be used. The message is one line for the person who gave it."""
 
 
+class RunInterrupted(Exception):
+    """What was under way was asked to stop and has saved its state; the same call goes on from there."""
+
+
+def in_one_line(error: DomainwiseError | OSError) -> str:
+    """What a person can put right: what was given, or what the system refuses, like writing to a full disk."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
 def unknown(kind: str, given: str, choices: Iterable[str], shown: str | None = None) -> DomainwiseError:
     """An error that names what was given, the nearest right name, and all the choices, or `shown` for too many."""
     names = list(choices)

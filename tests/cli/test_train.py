@@ -10,6 +10,7 @@ import torch
 
 from domainwise import load_algorithm, load_model
 from domainwise.data import silhouettes
+from domainwise.runs import RunFolder
 
 SMALL = [
     *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),
@@ -153,9 +154,9 @@ def test_a_folder_of_other_files_is_left_alone(domainwise: Cli, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("file", "cut", "said"),
     [
-        ("records.jsonl", 40, "records.jsonl is damaged at line 3"),
-        ("records.jsonl", 1, "records.jsonl is cut off at line 3"),
-        ("records.jsonl", 900, "records.jsonl"),
+        ("records.jsonl", 40, "records.jsonl has 2 records, the checkpoint beside it 3"),
+        ("records.jsonl", 1, "records.jsonl has 2 records, the checkpoint beside it 3"),
+        ("records.jsonl", 900, "the checkpoint beside it 3"),
         ("checkpoint.pt", 1000, "checkpoint.pt is damaged or cut off"),
         ("config.json", 10, "config.json is damaged"),
     ],
@@ -174,6 +175,50 @@ def test_a_cut_off_file_is_reported_and_nothing_is_lost(
     assert said in outcome.err
     assert outcome.err.count("\n") == 1
     assert digest(run) == before
+
+
+def test_a_damaged_record_before_the_last_is_reported(domainwise: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    domainwise("train", *SMALL, "-o", run)
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    (run / "records.jsonl").write_text("".join((lines[0], lines[1][:40] + "\n", lines[2])))
+    before = digest(run)
+    outcome = domainwise("train", *SMALL, "-o", run)
+    assert outcome.code == 2
+    assert "records.jsonl is damaged at line 2" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert digest(run) == before
+
+
+@pytest.mark.parametrize("cut", ["half a line", "a line", "all"])
+def test_a_run_that_is_done_but_lost_its_last_record_is_not_taken_for_complete(
+    domainwise: Cli, tmp_path: Path, cut: str
+) -> None:
+    run = tmp_path / "run"
+    domainwise("train", *SMALL, "-o", run)
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    kept = {"half a line": (*lines[:2], lines[2][:-1]), "a line": lines[:2], "all": ()}[cut]
+    (run / "records.jsonl").write_text("".join(kept))
+    before = digest(run)
+    outcome = domainwise("train", *SMALL, "-o", run)
+    assert outcome.code == 2
+    last = json.loads(lines[2])["step"]
+    assert f"the run is done, but {run / 'records.jsonl'} does not reach its last step, {last}" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert digest(run) == before
+
+
+def test_a_half_written_record_that_no_checkpoint_counts_does_no_harm(domainwise: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    domainwise("train", *SMALL, "-o", run)
+    whole = (run / "records.jsonl").read_text()
+    (run / "done").unlink()
+    (run / "records.jsonl").write_text(whole + whole[:50])
+    assert domainwise("train", *SMALL, "-o", run).code == 0
+    assert (run / "done").exists()
+    assert [record["step"] for record in RunFolder(run).read_records()] == [
+        json.loads(line)["step"] for line in whole.splitlines()
+    ]
 
 
 def test_records_that_the_checkpoint_counts_but_are_gone(domainwise: Cli, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from domainwise.demo.plan import METHODS, RADII, STEPS, Plan, Row
 from domainwise.demo.table import Line, lines, table_of
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunResult, load_algorithm
+from domainwise.sweeps.engine import Watch
 from domainwise.sweeps.local import run_all
 
 EXAMPLES = """
@@ -102,9 +103,8 @@ def _run(plan: Plan, workers: int, console: Console) -> list[tuple[Row, RunResul
             progress.update(task, done=finished)
             progress.console.print(f"{finished:>3}/{len(configs)} {result.folder.name}", highlight=False)
 
-        results = run_all(
-            configs, workers=workers, on_progress=on_progress, on_done=on_done, should_stop=is_interrupted
-        )
+        watch = Watch(on_progress, on_done, should_stop=is_interrupted)
+        results = [result for result in run_all(configs, workers=workers, watch=watch) if result is not None]
     return list(zip(rows, results, strict=True))
 
 

@@ -15,6 +15,7 @@ from domainwise.cli.progress import DataProgress
 from domainwise.cli.words import literals, pairs
 from domainwise.runs import RunConfig
 from domainwise.runs.device import keep_freed_memory
+from domainwise.runs.ranks import is_one_of_several, stop_asked
 from domainwise.runs.store import Record
 
 EXAMPLES = """
@@ -31,6 +32,8 @@ domainwise train --dataset pacs --test-domain sketch --backbone resnet18 --algor
 domainwise train --dataset path/to/images --test-domain night --image-size 96 --weights resnet18.pth
 
 domainwise train --algorithm my_package.my_module:MyMethod
+
+torchrun --nproc-per-node 4 -m domainwise train --dataset pacs --test-domain sketch --batch-size 64
 """
 
 
@@ -96,6 +99,9 @@ def train(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder; by default one under runs.")
     ] = None,
+    logger: Annotated[
+        str | None, typer.Option(help="Send records to tensorboard, wandb or mlflow too; off by default.")
+    ] = None,
 ) -> None:
     """Train one classifier into a run folder. Stopped or killed, the same command goes on where it was."""
     config = RunConfig.of(
@@ -124,12 +130,13 @@ def train(
         precision=precision,
         threads=threads,
         output=output,
+        logger=logger,
     )
     words = pairs(hparam or [], "--hparam")
     config = replace(config, hparams=config.algorithm_class().Hparams.parse(words))
     keep_freed_memory()
     console = Console()
-    with interruptible() as is_interrupted, _Line(console) as line:
+    with stop_asked() if is_one_of_several() else interruptible() as is_interrupted, _Line(console) as line:
 
         def on_data(what: str, done: int, total: int) -> None:
             if is_interrupted():

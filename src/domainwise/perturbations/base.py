@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from domainwise.perturbations.averaging import mean_over_ranks
 from domainwise.perturbations.buffers import buffers_restored
 from domainwise.perturbations.geometry import Ascent, Norm
 from domainwise.perturbations.space import Bound, ImageSpace
@@ -121,7 +122,7 @@ class Perturbation(nn.Module, ABC):
         gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in kept]
         if gradient_scale is not None:
             gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
-        self._ascend(kept, _averaged_over_ranks(gradients), None)
+        self._ascend(kept, mean_over_ranks(gradients), None)
         for tensor in kept:
             tensor.grad = None
 
@@ -159,7 +160,7 @@ class Perturbation(nn.Module, ABC):
                     losses = losses.clamp(max=self.loss_cap)
                 gradients = torch.autograd.grad((losses * weight).sum(), point)
                 with torch.no_grad():
-                    gradients = (*_averaged_over_ranks(gradients[:kept]), *gradients[kept:])
+                    gradients = (*mean_over_ranks(gradients[:kept]), *gradients[kept:])
                     self._ascend(point, gradients, (x, domain))
         with torch.no_grad():
             return self._perturb(x, domain, point)
@@ -265,15 +266,3 @@ def _checked_epsilon(epsilon: float) -> float:
 def check_choice(name: str, given: str, choices: Any) -> None:
     if given not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, not {given!r}")
-
-
-def _averaged_over_ranks(gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The mean over all processes, where torch.distributed runs; ranks then keep the same perturbation."""
-    distributed = torch.distributed
-    if not gradients or not distributed.is_available() or not distributed.is_initialized():
-        return gradients
-    averaged = [gradient.clone() for gradient in gradients]
-    for gradient in averaged:
-        distributed.all_reduce(gradient)
-        gradient /= distributed.get_world_size()
-    return averaged

@@ -22,7 +22,14 @@ from domainwise.seeds import seed_hash
 Evaluate = Literal["selection", "all"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-_CHOICES = {"batch_norm": BatchNorm, "evaluate": Evaluate, "precision": Precision, "device": DeviceName}
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+_CHOICES = {
+    "batch_norm": BatchNorm,
+    "evaluate": Evaluate,
+    "precision": Precision,
+    "device": DeviceName,
+    "logger": LoggerName,
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class RunConfig:
         trial_seed: draws the data's splits (and the embedded data itself), so that methods see the same.
         hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
         evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
-        data_dir, device, threads, output: where and how it runs. They are not part of what the run is.
+        logger: where records also go; see `domainwise.runs.tracking`.
+        data_dir, device, threads, output, logger: where and how it runs. They are not part of what the run is.
     """
 
     dataset: AnyDataset = "silhouettes"
@@ -66,6 +74,7 @@ class RunConfig:
     device: DeviceName = "auto"
     threads: int | None = None
     output: str | Path | None = None
+    logger: LoggerName | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "record_every", "batch_size", "threads"):
@@ -118,7 +127,7 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What the run is, ready for JSON: every setting but those of where and how."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("data_dir", "device", "threads", "output"):
+        for name in ("data_dir", "device", "threads", "output", "logger"):
             del values[name]
         values["dataset"] = self.dataset_name
         values["algorithm"] = name_of(self.algorithm)

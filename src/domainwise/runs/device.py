@@ -1,6 +1,7 @@
 """Where a run computes, and in which precision."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -8,17 +9,20 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 import torch
 
 from domainwise.errors import DomainwiseError
+from domainwise.runs.ranks import is_one_of_several
 
 
 def pick_device(name: str) -> torch.device:
-    """The device asked for; `auto` takes CUDA, then Apple's GPU, then the CPU."""
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """The device asked for; `auto` takes CUDA, then Apple's GPU, then the CPU. Several processes have one each."""
+    has_mps = torch.backends.mps.is_available() and not is_one_of_several()  # its tensors cannot be sent to others
+    available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
     if name == "auto":
         name = next(device for device, is_there in available.items() if is_there)
     if not available[name]:
         there = ", ".join(device for device, is_there in available.items() if is_there)
-        raise DomainwiseError(f"device {name!r} is not available on this machine; available: {there}")
-    return torch.device(name)
+        several = " for several processes" if is_one_of_several() else ""
+        raise DomainwiseError(f"device {name!r} is not available on this machine{several}; available: {there}")
+    return _own_gpu() if name == "cuda" and is_one_of_several() else torch.device(name)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
@@ -28,6 +32,16 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     if device.type == "cpu" and not _cpu_survives_bf16():
         raise DomainwiseError("precision 'bf16' ends the process on this CPU (tried in another one); use fp32")
     return torch.autocast(device.type, torch.bfloat16)
+
+
+def _own_gpu() -> torch.device:
+    """The GPU of this process among those that torchrun started on this machine."""
+    processes, there = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > there:
+        raise DomainwiseError(f"{processes} processes need a GPU each, and {there} are there; start fewer, or use cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
 
 
 def keep_freed_memory() -> None:

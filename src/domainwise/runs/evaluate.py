@@ -6,26 +6,41 @@ from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
 from domainwise.data.batches import in_order
 from domainwise.data.splits import Roles, Split
+from domainwise.runs.ranks import Ranks
 
 Accuracy = dict[str, dict[str, float]]
 
 
 def evaluate(
-    algorithm: Algorithm, dataset: Dataset, splits: dict[str, Split], roles: Roles, what: str, device: torch.device
+    algorithm: Algorithm,
+    dataset: Dataset,
+    splits: dict[str, Split],
+    roles: Roles,
+    what: str,
+    device: torch.device,
+    ranks: Ranks,
 ) -> Accuracy:
-    """`{domain: {"main": ..., "holdout": ...}}`; `what` is "selection" or "all"."""
-    accuracy: Accuracy = {}
-    for name in (*roles.train, *roles.validation, *roles.test):
-        domain, split = dataset.domains[dataset.index(name)], splits[name]
+    """`{domain: {"main": ..., "holdout": ...}}`, domains in the dataset's order; `what` is "selection" or "all"."""
+    sizes: dict[tuple[str, str], int] = {}
+    right: list[int] = []
+    measured = {*roles.train, *roles.validation, *roles.test}
+    for domain in dataset.domains:
+        name, split = domain.name, splits[domain.name]
+        if name not in measured:
+            continue
         parts = {"holdout": split.holdout}
         if what == "all" or name not in roles.train:
             parts["main"] = split.main
-        accuracy[name] = {}
         for part, indices in parts.items():
-            if len(indices):
-                batches = in_order(domain, indices, device)
-                right = sum(int((algorithm.predict(x).argmax(1) == y).sum()) for x, y in batches)
-                accuracy[name][part] = right / len(indices)
+            sizes[name, part] = len(indices)
+            # Each rank looks at its share of the images; how many are right is then summed, an exact number.
+            share = ranks.share(indices)
+            batches = in_order(domain, share, device) if len(share) else ()
+            right.append(sum(int((algorithm.predict(x).argmax(1) == y).sum()) for x, y in batches))
+    accuracy: Accuracy = {name: {} for name, _ in sizes}
+    for ((name, part), size), count in zip(sizes.items(), ranks.sums(right), strict=True):
+        if size:
+            accuracy[name][part] = count / size
     return accuracy
 
 

@@ -1,5 +1,6 @@
 """The run folder: the only contract between training and everything that reads its outcome."""
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,13 +11,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from domainwise.atomic import atomic_file, remove_partial_files, write_atomically
+from domainwise.atomic import remove_partial_files, write_atomically
 from domainwise.errors import DomainwiseError
 from domainwise.locks import LockedError, locked
+from domainwise.records import SCHEMA, Record, read_records, write_records
 
-SCHEMA = 1
+__all__ = ["SCHEMA", "Record", "RunFolder", "RunIsBusy", "Which"]
+
 Which = Literal["best", "last"]
-Record = dict[str, Any]
+
+
+class RunIsBusy(DomainwiseError):
+    """Another process is training in the folder."""
 
 
 class RunFolder:
@@ -44,7 +50,7 @@ class RunFolder:
             with locked(self.path / ".lock"):
                 yield
         except LockedError as error:
-            raise DomainwiseError(f"another process is training in {self.path}") from error
+            raise RunIsBusy(f"another process is training in {self.path}") from error
 
     def create(self) -> None:
         """Make the folder, unless it holds something that is not a run."""
@@ -85,27 +91,12 @@ class RunFolder:
             raise DomainwiseError(f"{self.config_file} is damaged and cannot be read: {error}") from error
 
     def read_records(self) -> list[Record]:
-        if not self.records_file.exists():
-            return []
-        records: list[Record] = []
-        text = self.records_file.read_text()
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                record = json.loads(line)
-                if record["schema"] != SCHEMA or "step" not in record:
-                    raise ValueError(f"schema {record['schema']}")
-            except (ValueError, KeyError, TypeError) as error:
-                raise DomainwiseError(
-                    f"{self.records_file} is damaged at line {number}: {error}; restore it"
-                ) from error
-            records.append(record)
-        if text and not text.endswith("\n"):
-            raise DomainwiseError(f"{self.records_file} is cut off at line {len(records)}; restore it")
+        """What was measured; a half-written last line is dropped, and the checkpoint says whether it is missed."""
+        records, _ = read_records(self.records_file)
         return records
 
     def write_records(self, records: Sequence[Record]) -> None:
-        lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
-        write_atomically(self.records_file, "".join(lines).encode())
+        write_records(self.records_file, records)
 
     def write_weights(self, which: Which, state: Mapping[str, Tensor]) -> None:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -121,8 +112,10 @@ class RunFolder:
             raise DomainwiseError(f"{file} is damaged and cannot be read: {error}") from error
 
     def write_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        with atomic_file(self.checkpoint_file) as file:
-            torch.save(dict(checkpoint), file)
+        # Through memory: where the disk is full, torch's own writer ends the process.
+        content = io.BytesIO()
+        torch.save(dict(checkpoint), content)
+        write_atomically(self.checkpoint_file, content.getbuffer())
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The newest state that training can go on from, or None before the first."""

@@ -2,8 +2,9 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
 from domainwise.data.places import OnProgress, silent
 from domainwise.data.splits import Roles, Split, split
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.runs.build import build_algorithm, data_facts
 from domainwise.runs.config import RunConfig, build_dataset, resolved, run_seed
 from domainwise.runs.device import autocast, pick_device
 from domainwise.runs.evaluate import evaluate, selection_score
+from domainwise.runs.ranks import Ranks, joined, notes_on_shares
 from domainwise.runs.store import SCHEMA, Record, RunFolder
+from domainwise.runs.tracking import check_logger, tracked
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,6 @@ class RunResult:
     @property
     def last(self) -> Record:
         return self.records[-1]
-
-
-class RunInterrupted(Exception):
-    """The run was asked to stop and has saved its state; the same call goes on from there."""
 
 
 OnStart = Callable[[RunConfig, int], None]
@@ -56,6 +55,9 @@ def train(
 ) -> RunResult:
     """Train as `config` says, or go on with what its folder holds, and return the outcome.
 
+    Under `torchrun` the processes share the run: each takes its part of every batch, and the first alone writes, logs
+    and calls back.
+
     Args:
         on_data: called while the dataset's images are read and decoded, which happens once.
         on_start: called before the first update with the config, nothing left open, and the updates done before.
@@ -64,21 +66,33 @@ def train(
         should_stop: asked after every update; True saves the state and raises `RunInterrupted`.
     """
     device = pick_device(config.device)
-    precision = autocast(device, config.precision)
-    dataset = build_dataset(config, on_data)
-    config, roles = resolved(config, dataset)
-    run = _Run(config, dataset, roles, _splits(config, dataset, roles), device, RunFolder(config.folder()))
-    run.folder.create()
-    with run.folder.locked():
-        run.folder.claim(config.identity(), data_facts(dataset, roles, run.splits))
-        if not run.folder.is_done:
+    with joined(device) as ranks, ExitStack() as held:
+        if not ranks.is_first:
+            on_data, on_start, on_step, on_record = silent, _unheard, _unheard, _unheard
+        with ranks.agreed():
+            check_logger(config.logger)
+            precision = autocast(device, config.precision)
+            dataset = build_dataset(config, on_data)
+            config, roles = resolved(config, dataset)
+            splits = _splits(config, dataset, roles, ranks)
+        run = _Run(config, dataset, roles, splits, device, RunFolder(config.folder()), ranks)
+        with ranks.agreed():
+            if ranks.is_first:
+                run.folder.create()
+                held.enter_context(run.folder.locked())
+                run.folder.claim(config.identity(), data_facts(dataset, roles, run.splits))
+        if not ranks.first_says(run.folder.is_done):
             with _torch_settings(config.threads, run_seed(config, dataset), device):
-                run.start()
+                with ranks.agreed():
+                    run.start()
+                    if ranks.is_first:
+                        run.log = held.enter_context(tracked(config, is_resumed=run.step > 0))
                 on_start(config, run.step)
                 for record in run.records:
                     on_record(record)
                 run.go_on(precision, on_step, on_record, should_stop)
-        return RunResult(run.folder.path, config, run.folder.read_records())
+        with ranks.agreed():
+            return RunResult(run.folder.path, config, run.complete_records())
 
 
 @dataclass
@@ -91,6 +105,8 @@ class _Run:
     splits: dict[str, Split]
     device: torch.device
     folder: RunFolder
+    ranks: Ranks
+    log: OnRecord = lambda record: None
     algorithm: Algorithm = field(init=False)
     generator: torch.Generator = field(init=False)
     step: int = 0
@@ -118,11 +134,18 @@ class _Run:
         assert self.config.steps is not None
         assert self.config.record_every is not None
         self.algorithm.train()
+        notes = notes_on_shares(self.algorithm, self.config, self.ranks)
+        for note in notes if self.ranks.is_first else ():
+            warnings.warn(note, stacklevel=3)
+        seed = run_seed(self.config, self.dataset)
         since, started = self.step, time.perf_counter()
         while self.step < self.config.steps:
             batches = self._batches()
-            with precision:
+            with precision, self.ranks.own_draws(self.generator, seed, self.step):
                 measured = self.algorithm.update(batches)
+            if notes:
+                self.ranks.average_(self.algorithm.buffers())
+            measured, is_to_stop = self._over_ranks(measured, should_stop)
             loss = measured["loss"]
             if not math.isfinite(loss):
                 raise DomainwiseError(
@@ -133,26 +156,55 @@ class _Run:
             on_step(self.step, loss)
             if (self.step - 1) % self.config.record_every == 0 or self.step == self.config.steps:
                 seconds = (time.perf_counter() - started) / (self.step - since)
-                on_record(self._record(seconds))
+                record = self._record(seconds)
+                self.log(record)
+                on_record(record)
                 since, started = self.step, time.perf_counter()
-            elif should_stop():
-                self._save()
+            elif is_to_stop():
+                with self.ranks.agreed():
+                    self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
-        self.folder.write_done()
+        with self.ranks.agreed():
+            if self.ranks.is_first:
+                self.folder.write_done()
+
+    def _over_ranks(
+        self, measured: dict[str, float], should_stop: Callable[[], bool]
+    ) -> tuple[dict[str, float], Callable[[], bool]]:
+        """What was measured as means over ranks, and whether any is to stop: one message for both."""
+        if self.ranks.count == 1:
+            return measured, should_stop
+        *means, stopping = self.ranks.means([*measured.values(), float(should_stop())])
+        return dict(zip(measured, means, strict=True)), lambda: stopping > 0
+
+    def complete_records(self) -> list[Record]:
+        """All records of the run that its folder calls done."""
+        assert self.config.steps is not None
+        records = self.folder.read_records()
+        if not records or records[-1]["step"] != self.config.steps - 1:
+            raise DomainwiseError(
+                f"the run is done, but {self.folder.records_file} does not reach its last step, "
+                f"{self.config.steps - 1}; restore it, or delete that folder to train again"
+            )
+        return records
 
     def _batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         assert self.config.batch_size is not None
-        return draw_batches(
+        # Every rank draws the whole batch, so that their generators stay together, and keeps its share.
+        whole = draw_batches(
             [(self.dataset.domains[self.dataset.index(name)], self.splits[name].main) for name in self.roles.train],
             self.config.batch_size,
             self.generator,
             self.device,
             is_augmented=bool(self.config.augment),
         )
+        return [(self.ranks.share(x), self.ranks.share(y)) for x, y in whole]
 
     def _record(self, seconds_per_step: float) -> Record:
         """Measure, and write everything: the checkpoint last, because it says that the rest is there."""
-        accuracy = evaluate(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device)
+        accuracy = evaluate(
+            self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device, self.ranks
+        )
         record = {
             "schema": SCHEMA,
             "step": self.step - 1,
@@ -163,6 +215,7 @@ class _Run:
             "train_domains": self.roles.train,
             "validation_domains": self.roles.validation,
             "test_domains": self.roles.test,
+            "roles": self.roles.given,
             "hparams": {
                 "batch_size": self.config.batch_size,
                 "dropout": self.config.dropout,
@@ -175,17 +228,19 @@ class _Run:
         }
         self.records.append(record)
         self.measured.clear()
-        self.folder.write_records(self.records)
-        weights = self.algorithm.network.state_dict()
         score = selection_score(accuracy, self.roles)
-        if score > self.best:
-            self.best = score
-            self.folder.write_weights("best", weights)
-        self.folder.write_weights("last", weights)
-        self._save()
+        is_best, self.best = score > self.best, max(score, self.best)
+        if self.ranks.is_first:
+            self.folder.write_records(self.records)
+            weights = self.algorithm.network.state_dict()
+            for which in ("best", "last") if is_best else ("last",):
+                self.folder.write_weights(which, weights)
+            self._save()
         return record
 
     def _save(self) -> None:
+        if not self.ranks.is_first:
+            return
         self.folder.write_checkpoint(
             {
                 "step": self.step,
@@ -217,6 +272,10 @@ class _Run:
         self.records = records[:count]
 
 
+def _unheard(*_: object) -> None:
+    """What ranks other than the first call instead of the caller's functions."""
+
+
 def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
     """The loss and the method's own terms, as means over the updates since the last record."""
     values: dict[str, list[float]] = {}
@@ -228,8 +287,13 @@ def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
     return {"loss": loss, "terms": terms} if terms else {"loss": loss}
 
 
-def _splits(config: RunConfig, dataset: Dataset, roles: Roles) -> dict[str, Split]:
+def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> dict[str, Split]:
     assert config.batch_size is not None
+    if config.batch_size % ranks.count:
+        raise DomainwiseError(
+            f"a batch of {config.batch_size} images cannot be shared equally by {ranks.count} processes; "
+            f"choose a batch size that is a multiple of {ranks.count}"
+        )
     splits = {
         domain.name: split(len(domain), config.trial_seed, index, dataset.holdout_fraction)
         for index, domain in enumerate(dataset.domains)

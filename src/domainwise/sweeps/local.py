@@ -1,83 +1,163 @@
-"""Runs carried out by worker processes of this machine, one thread each."""
+"""Runs carried out by worker processes of this machine, which are used again from run to run."""
 
 import multiprocessing
 import os
-import queue
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import replace
-from multiprocessing.queues import Queue
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from domainwise.runs import RunConfig, RunInterrupted, RunResult, train
+import torch
+
+from domainwise.runs import RunConfig, RunInterrupted, RunResult
 from domainwise.runs.device import keep_freed_memory
+from domainwise.sweeps.engine import ATTEMPTS, Watch, cores, explained, trained
 
-OnProgress = Callable[[int, int], None]
+_CONTEXT = multiprocessing.get_context("spawn")
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-def run_all(
-    configs: Sequence[RunConfig],
-    *,
-    workers: int,
-    on_progress: OnProgress = lambda run, steps: None,
-    on_done: Callable[[int, RunResult], None] = lambda run, result: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> list[RunResult]:
-    """Train every config, `workers` at a time, and return their results in order.
+def run_all(configs: Sequence[RunConfig], *, workers: int, watch: Watch | None = None) -> list[RunResult | None]:
+    """Carry out every config, `workers` at a time; their results in order, None for a run that failed.
 
-    Args:
-        on_progress: called with the number of the run and how many of its steps are done.
-        on_done: called with the number of a run and its result, as soon as it has one.
-        should_stop: asked several times a second; True lets every worker save and raises `RunInterrupted`.
+    The machine's processors are divided among the workers, and its GPUs are dealt out to them.
     """
-    context = multiprocessing.get_context("spawn")
-    steps: Queue[tuple[int, int]] = context.Queue()
-    stop = context.Event()
-    results: dict[int, RunResult] = {}
-    with ProcessPoolExecutor(workers, context, _start_worker, (steps, stop)) as pool:
-        waiting = {pool.submit(_run, number, config): number for number, config in enumerate(configs)}
+    workers = max(1, min(workers, len(configs)))
+    return _Pool(configs, workers, watch or Watch()).run()
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: "Connection[Any, Any]"
+    run: int | None = None
+
+
+class _Pool:
+    """The parent's side: who works on what, and what comes back."""
+
+    def __init__(self, configs: Sequence[RunConfig], workers: int, watch: Watch) -> None:
+        threads = max(1, cores() // workers)
+        self.configs = [replace(config, threads=config.threads or threads) for config in configs]
+        self.watch = watch
+        self.waiting = deque(range(len(configs)))
+        self.attempts: Counter[int] = Counter()
+        self.results: list[RunResult | None] = [None] * len(configs)
+        self.stop = _CONTEXT.Event()
+        self.gpus = _visible_gpus()
+        self.workers = [self._started(number) for number in range(workers)]
+
+    def run(self) -> list[RunResult | None]:
         try:
-            while waiting:
-                done, _ = wait(waiting, timeout=0.2)
-                _report(steps, on_progress)
-                for future in done:
-                    number = waiting.pop(future)
-                    results[number] = future.result()
-                    on_done(number, results[number])
-                if should_stop():
-                    raise RunInterrupted(f"{len(results)} of {len(configs)} runs are done")
-        except BaseException:
-            stop.set()
-            _cancel(waiting)
-            raise
-    return [results[number] for number in range(len(configs))]
+            while self._hand_out():
+                ends: list[Any] = [end for each in self.workers for end in (each.pipe, each.process.sentinel)]
+                wait(ends, timeout=0.2)
+                for number, worker in enumerate(self.workers):
+                    self._listen(worker)
+                    if not worker.process.is_alive():
+                        self._listen(worker)  # what it said last
+                        self._bury(worker)
+                        self.workers[number] = self._started(number)
+                if self.watch.should_stop():
+                    raise RunInterrupted(f"{self._finished()} of {len(self.configs)} runs are done")
+        finally:
+            self._end()
+        return self.results
 
+    def _finished(self) -> int:
+        return sum(result is not None for result in self.results)
 
-def _cancel(waiting: dict["Future[RunResult]", int]) -> None:
-    for future in waiting:
-        future.cancel()
+    def _started(self, number: int) -> _Worker:
+        here, there = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_work, args=(there, self.stop), daemon=True)
+        with _environment(_GPUS, self.gpus[number % len(self.gpus)] if self.gpus else None):
+            process.start()
+        there.close()
+        return _Worker(process, here)
 
+    def _hand_out(self) -> bool:
+        """Give idle workers something to do; False when nothing is left and nobody works."""
+        for worker in self.workers:
+            if worker.run is None and self.waiting:
+                run = self.waiting.popleft()
+                with suppress(BrokenPipeError):
+                    # A worker that has died meanwhile is found out as one that died at this run.
+                    worker.pipe.send((run, self.configs[run]))
+                worker.run = run
+                self.attempts[run] += 1
+        return any(worker.run is not None for worker in self.workers)
 
-def _report(steps: "Queue[tuple[int, int]]", on_progress: OnProgress) -> None:
-    while True:
-        try:
-            on_progress(*steps.get_nowait())
-        except queue.Empty:
+    def _listen(self, worker: _Worker) -> None:
+        with suppress(EOFError, ConnectionResetError):
+            while worker.pipe.poll():
+                run, kind, content = worker.pipe.recv()
+                if kind == "step":
+                    self.watch.on_progress(run, content)
+                    continue
+                worker.run = None
+                if kind == "done":
+                    self.results[run] = content
+                    self.watch.on_done(run, content)
+                elif kind == "failed":
+                    self.watch.on_failed(run, content)
+
+    def _bury(self, worker: _Worker) -> None:
+        worker.process.join()
+        worker.pipe.close()
+        if worker.run is None:
             return
+        if self.attempts[worker.run] < ATTEMPTS:
+            self.waiting.appendleft(worker.run)
+        else:
+            code = worker.process.exitcode or 0
+            how = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.watch.on_failed(worker.run, f"its process died {ATTEMPTS} times, last by {how}")
+
+    def _end(self) -> None:
+        """Let runs that are under way save, and end the workers."""
+        self.stop.set()
+        for worker in self.workers:
+            with suppress(OSError):
+                worker.pipe.send(None)
+        for worker in self.workers:
+            # A pipe that nobody reads from would block a worker that has much to say.
+            while worker.process.is_alive():
+                self._drain(worker)
+                worker.process.join(timeout=0.05)
+            worker.pipe.close()
+
+    def _drain(self, worker: _Worker) -> None:
+        with suppress(EOFError, ConnectionResetError):
+            while worker.pipe.poll():
+                worker.pipe.recv()
 
 
-_worker: dict[str, Any] = {}
-
-
-def _start_worker(steps: "Queue[tuple[int, int]]", stop: Event) -> None:
-    # Ctrl-C reaches the whole process group; only the parent acts on it, so that workers can save first.
+def _work(pipe: "Connection[Any, Any]", stop: Event) -> None:
+    """The worker's side: one run after the other, until there is None."""
+    # Ctrl-C reaches the whole process group; only the parent acts on it, so that runs can save first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
-    _worker.update(steps=steps, stop=stop)
+    while (task := pipe.recv()) is not None:
+        run, config = task
+
+        def on_step(step: int, loss: float, run: int = run) -> None:
+            if step % 10 == 0:
+                pipe.send((run, "step", step))
+
+        try:
+            pipe.send((run, "done", trained(config, on_step, stop.is_set)))
+        except RunInterrupted:
+            pipe.send((run, "stopped", None))
+        except Exception as error:
+            pipe.send((run, "failed", explained(error)))
 
 
 def _end_with_parent() -> None:
@@ -88,9 +168,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(number: int, config: RunConfig) -> RunResult:
-    def on_step(step: int, loss: float) -> None:
-        if step % 10 == 0:
-            _worker["steps"].put((number, step))
+def _visible_gpus() -> list[str]:
+    given = os.environ.get(_GPUS)
+    return given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
 
-    return train(replace(config, threads=1), on_step=on_step, should_stop=_worker["stop"].is_set)
+
+@contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """A variable of the environment for processes that are started inside; None leaves it as it is."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before

@@ -1,0 +1,119 @@
+"""`domainwise report`: tables from the runs of sweeps."""
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from domainwise.atomic import write_atomically
+from domainwise.errors import DomainwiseError, unknown
+from domainwise.reports import FORMATS, Report, make_report
+from domainwise.reports.formats import as_terminal
+from domainwise.selection.read import read_runs
+
+EXAMPLES = """
+Examples:
+
+domainwise report sweeps/pacs
+
+domainwise report sweeps/pacs sweeps/nico --selection training_domain --selection test_domain
+
+domainwise report sweeps/pacs --columns worst,gap --compare paper --versus erm
+
+domainwise report sweeps/pacs --output tables/pacs.tex
+
+domainwise report path/to/domainbed_sweep --format markdown
+"""
+
+_SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "terminal"}
+_REFERENCES = ("paper",)
+
+
+def report(
+    sweep: Annotated[list[Path], typer.Argument(help="Folders of sweeps or runs, ours or DomainBed's.")],
+    selection: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How models are chosen: training_domain, leave_one_out, test_domain or ood_validation. Repeatable. By "
+            "default what the sweep says, or else training_domain."
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="terminal, markdown, latex, csv or json; by default what the ending of --output says, or terminal.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write into this file.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="More columns, of worst, gap and training, with commas between them."),
+    ] = None,
+    compare: Annotated[str | None, typer.Option(help="`paper`: put its numbers beside these.")] = None,
+    versus: Annotated[str | None, typer.Option(help="Compare every method with this one, pair by pair.")] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Count runs that are not done, too.")] = False,
+) -> None:
+    """Tables of accuracy on unseen domains: methods by test domains, and averages over datasets."""
+    name = _format(format_, output)
+    if compare is not None and compare not in _REFERENCES:
+        raise unknown("reference to --compare with", compare, _REFERENCES)
+    made = make_report(
+        read_runs(sweep, unfinished=unfinished),
+        selection or _selections(sweep),
+        columns=[word.strip() for word in (columns or "").split(",") if word.strip()],
+        beside_paper=compare == "paper",
+        versus=versus,
+    )
+    if name in ("csv", "json"):
+        for note in made.notes:
+            print(f"note: {note}", file=sys.stderr)
+    if output is not None:
+        _write(output, FORMATS[name](made))
+    else:
+        _show(made, name)
+
+
+def _format(given: str | None, output: Path | None) -> str:
+    name = given or _SUFFIXES.get(output.suffix.lower() if output else "", "terminal")
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS)
+    return name
+
+
+def _selections(sweeps: Sequence[Path]) -> list[str]:
+    """What the sweeps' own files ask for, in their order."""
+    wanted: dict[str, None] = {}
+    for file in (folder / "sweep.toml" for folder in sweeps):
+        if not file.is_file():
+            continue
+        try:
+            given = tomllib.loads(file.read_text(encoding="utf-8")).get("selection", [])
+        except (OSError, ValueError) as error:
+            raise DomainwiseError(f"{file} cannot be read: {error}") from error
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DomainwiseError(f"selection in {file} must be a list of names, not {given!r}")
+        wanted.update(dict.fromkeys(names))
+    return list(wanted) or ["training_domain"]
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        write_atomically(output, text.encode())
+    except OSError as error:
+        raise DomainwiseError(f"{output} cannot be written: {error.strerror}") from error
+    print(f"wrote {output}", file=sys.stderr)
+
+
+def _show(made: Report, name: str) -> None:
+    console = Console()
+    if name == "terminal" and console.is_terminal:
+        as_terminal(made, console)
+    else:
+        # Into a pipe or file nothing is folded to the width of a window.
+        sys.stdout.write(FORMATS[name](made))

@@ -1,0 +1,62 @@
+"""The command that does one run by hand, and scripts made of such commands."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from domainwise.atomic import write_atomically
+from domainwise.runs import RunConfig
+from domainwise.runs.names import name_of
+from domainwise.sweeps.plan import PlannedRun
+
+_REPEATED = {
+    "hparams": "--hparam",
+    "dataset_options": "--dataset-option",
+    "train_domains": "--train-domain",
+    "test_domains": "--test-domain",
+}
+
+
+def command_of(config: RunConfig) -> str:
+    """What to type for this very run: `domainwise train` with every setting that is not the default."""
+    words = ["domainwise", "train"]
+    for item in fields(config):
+        value = getattr(config, item.name)
+        option = _REPEATED.get(item.name, "--" + item.name.replace("_", "-"))
+        if item.name in ("dataset", "algorithm"):
+            words += [option, name_of(value) if not isinstance(value, Path) else str(value)]
+        elif item.name in _REPEATED:
+            given = [f"{name}={each}" for name, each in value.items()] if isinstance(value, dict) else value
+            words += [word for each in given for word in (option, str(each))]
+        elif item.name == "augment" and value is not None:
+            words.append("--augment" if value else "--no-augment")
+        elif value is not None and value != item.default:
+            words += [option, value if isinstance(value, str) else _shown(value)]
+    return shlex.join(words)
+
+
+def _shown(value: Any) -> str:
+    return name_of(value) if callable(value) else str(value)
+
+
+def write_slurm_script(script: Path, runs: Sequence[PlannedRun], *, at_once: int) -> Path:
+    """A script for `sbatch`: an array with a job a run, and beside it the file with their commands."""
+    commands = script.with_name(f"{script.stem}.commands")
+    write_atomically(commands, "".join(f"{command_of(run.config)}\n" for run in runs).encode())
+    lines = [
+        "#!/bin/bash",
+        "# One job a run. A job that is cut off goes on from its last checkpoint when this is submitted again.",
+        f"#SBATCH --array=1-{len(runs)}%{at_once}",
+        "#SBATCH --job-name=domainwise",
+        "#SBATCH --output=slurm-%A_%a.log",
+        "#SBATCH --signal=INT@60",
+        "# Add what your cluster asks for: --partition, --time, --gres=gpu:1, --cpus-per-task, a module.",
+        "set -eu",
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        f'command=$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" {shlex.quote(str(commands.resolve()))})',
+        'eval "exec $command"',
+    ]
+    write_atomically(script, ("\n".join(lines) + "\n").encode())
+    return commands

@@ -1,0 +1,130 @@
+"""Every format of the same small report."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from report_runs import on_each, run, runs_of
+from rich.console import Console
+
+from domainwise.reports import FORMATS, Report, make_report
+from domainwise.reports.cells import Cell, Column, Row, Table
+from domainwise.reports.formats import as_terminal
+from domainwise.reports.latex import escaped
+
+TABLE = Table(
+    title="odd_data",
+    selection="training_domain",
+    columns=(
+        Column("a_b|c", "domain", "odd_data", "a_b|c"),
+        Column("[red]50%", "domain", "odd_data", "[red]50%"),
+        Column("gap", "gap", "odd_data"),
+    ),
+    rows=(
+        Row("erm", (Cell(81.25, 0.44, 3), Cell(None, reason="no runs"), Cell(-1.26, trials=3))),
+        Row("my_*method*", (Cell(82.0, 0.06, 3, is_best=True), Cell(50.0, None, 1), Cell(12.3, trials=3))),
+    ),
+    footnotes=("± is 5 % & more.", "erm on [red]50%: its run failed: <class 'E'> {x}^2 ~ \\n."),
+)
+REPORT = Report((TABLE,), ("2 runs are left out",))
+
+
+def test_markdown() -> None:
+    assert FORMATS["markdown"](REPORT) == (
+        "### odd_data, chosen by training_domain\n\n"
+        "| method | a_b\\|c | \\[red]50% | gap |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| erm | 81.2 ± 0.4 | — | -1.3 |\n"
+        "| my_\\*method\\* | **82.0 ± 0.1** | 50.0 | +12.3 |\n\n"
+        "- ± is 5 % & more.\n"
+        "- erm on \\[red]50%: its run failed: \\<class 'E'> {x}^2 ~ \\\\n.\n\n"
+        "> 2 runs are left out  \n"
+    )
+
+
+def test_latex() -> None:
+    text = FORMATS["latex"](REPORT)
+    assert r"method & a\_b\textbar{}c & [red]50\% & gap \\" in text
+    assert r"    erm & 81.2 $\pm$ 0.4 & --- & $-$1.3 \\" in text
+    assert r"    my\_*method* & \textbf{82.0 $\pm$ 0.1} & 50.0 & +12.3 \\" in text
+    assert r"\caption{odd\_data, chosen by training\_domain}" in text
+    assert r"\begin{tabular}{lrrr}" in text
+    assert r"\footnotesize $\pm$ is 5 \% \& more." in text
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [1, 1, 1, 1]
+    assert text.endswith("% 2 runs are left out\n")
+
+
+def test_latex_escapes_each_character_once() -> None:
+    assert escaped('\\{}$&#_%~^<>|"') == (
+        r"\textbackslash{}\{\}\$\&\#\_\%\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"
+        r"\textquotedbl{}"
+    )
+    # No character with a meaning of its own is left bare in a whole report.
+    body = FORMATS["latex"](REPORT).split("% \\usepackage{booktabs}")[1].split("\\midrule")[1].split("\\bottomrule")[0]
+    assert not re.search(r"(?<!\\)[#_%^~]", body)
+
+
+def test_csv_reads_back_unrounded() -> None:
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](REPORT))))
+    assert len(rows) == 6
+    assert rows[0] == {
+        "dataset": "odd_data",
+        "algorithm": "erm",
+        "test_domain": "a_b|c",
+        "kind": "domain",
+        "mean": "81.25",
+        "error": "0.44",
+        "trials": "3",
+        "selection": "training_domain",
+        "reason": "",
+    }
+    assert (rows[1]["mean"], rows[1]["error"], rows[1]["reason"]) == ("", "", "no runs")
+    assert (rows[2]["test_domain"], rows[2]["kind"]) == ("", "gap")
+
+
+def test_json_reads_back_unrounded() -> None:
+    content = json.loads(FORMATS["json"](REPORT))
+    (table,) = content["tables"]
+    assert content["schema"] == 1
+    assert content["notes"] == ["2 runs are left out"]
+    assert table["rows"][0]["cells"][0]["mean"] == 81.25
+    assert table["rows"][0]["cells"][1]["mean"] is None
+    assert table["rows"][0]["cells"][1]["reason"] == "no runs"
+    assert table["rows"][1]["cells"][0]["is_best"] is True
+    assert table["columns"][1] == {"name": "[red]50%", "kind": "domain", "dataset": "odd_data", "domain": "[red]50%"}
+    assert table["footnotes"] == list(TABLE.footnotes)
+
+
+def test_terminal_shows_names_as_they_are_and_the_best_in_bold() -> None:
+    file = io.StringIO()
+    as_terminal(REPORT, Console(file=file, force_terminal=True, width=100, color_system="standard", no_color=False))
+    text = file.getvalue()
+    assert "[red]50%" in text
+    assert "\x1b[1m82.0 ± 0.1\x1b[0m" in text
+    assert "\x1b[1m81.2" not in text
+    assert "2 runs are left out" in text
+
+
+def test_a_terminals_text_in_a_file_is_plain_and_not_folded() -> None:
+    wide = Table("wide", "training_domain", tuple(Column(f"domain_{n}", "domain") for n in range(20)), (), ("x " * 90,))
+    text = FORMATS["terminal"](Report((wide,), ()))
+    (head,) = [line for line in text.splitlines() if "domain_0" in line]
+    assert "domain_19" in head
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_takes_a_whole_report(name: str) -> None:
+    records = [
+        *on_each("erm", (0.5, 0.6, 0.7), training=0.8),
+        *on_each("mat", (0.6, 0.7, 0.8), training=0.8),
+        run("erm", "-90%", 0.281, dataset="colored_mnist", domains=("+90%", "+80%", "-90%")),
+    ]
+    report = make_report(runs_of(records), ["test_domain"], columns=["worst", "gap"], beside_paper=True, versus="erm")
+    text = FORMATS[name](report)
+    assert "28.1" in text
+    # mat is ahead by 10 points in three pairs of three, and no test of three pairs gives less than a quarter.
+    assert re.search(r"\b10\.0|9\.9999", text)
+    assert "0.25" in text

@@ -1,0 +1,287 @@
+"""Tables against numbers computed by hand, and every way a cell can be empty."""
+
+from dataclasses import replace
+
+import pytest
+from report_runs import DOMAINS, on_each, plan, run, runs_of
+
+from domainwise.errors import DomainwiseError
+from domainwise.reports import make_report
+from domainwise.reports.cells import Cell, Column, Row, Table, shown, with_best
+from domainwise.reports.grid import in_order
+from domainwise.selection.read import Runs
+
+
+def table(runs: Runs, title: str = "toy", selection: str = "training_domain", **settings: object) -> Table:
+    report = make_report(runs, [selection], **settings)  # type: ignore[arg-type]
+    (found,) = [one for one in report.tables if one.title == title]
+    return found
+
+
+def cell(found: Table, algorithm: str, column: str) -> Cell:
+    (row,) = [row for row in found.rows if row.algorithm == algorithm]
+    (index,) = [index for index, one in enumerate(found.columns) if one.name == column]
+    return row.cells[index]
+
+
+def text(found: Table) -> str:
+    return "\n".join(found.footnotes)
+
+
+# Trials of .6, .7 and .8 have the mean 70 and the standard deviation 8.1650 (ddof 0), over the root of three 4.7140.
+THREE_TRIALS = [
+    *(run("mat", "art", value, trial=trial) for trial, value in enumerate((0.6, 0.7, 0.8))),
+    *(run("mat", "cartoon", value, trial=trial) for trial, value in enumerate((0.5, 0.5, 0.8))),
+    *(run("mat", "sketch", 0.333, trial=trial) for trial in range(3)),
+]
+
+
+def test_a_cell_is_the_mean_over_trials_and_its_standard_error() -> None:
+    found = cell(table(runs_of(THREE_TRIALS)), "mat", "art")
+    assert found.mean == pytest.approx(70.0)
+    assert found.error == pytest.approx(4.714045)
+    assert found.trials == 3
+    assert shown(found, Column("art", "domain")) == ("70.0", "4.7")
+
+
+def test_the_average_is_that_of_unrounded_cells() -> None:
+    # Rounded cells, 70.0, 60.0 and 33.3, would come to 54.43 as well; .33349 would not.
+    records = [*THREE_TRIALS[:6], *(run("mat", "sketch", 0.33349, trial=trial) for trial in range(3))]
+    found = cell(table(runs_of(records)), "mat", "Avg")
+    assert found.mean == pytest.approx((70 + 60 + 33.349) / 3, abs=1e-9)
+    assert found.error is None
+
+
+def test_the_averages_table_has_the_error_of_the_trials_means() -> None:
+    # The trials' means over domains are (.6+.5+.333)/3, (.7+.5+.333)/3 and (.8+.8+.333)/3: they
+    # differ from their mean by -.0667, -.0333 and .1, a variance of .0051852.
+    found = cell(table(runs_of(THREE_TRIALS), "Averages"), "mat", "toy")
+    assert found.mean == pytest.approx(54.433333)
+    assert found.error == pytest.approx(4.157397, abs=1e-6)
+
+
+def test_averages_over_datasets() -> None:
+    records = [
+        *on_each("erm", (0.5, 0.6, 0.7)),
+        *on_each("mat", (0.7, 0.8, 0.9)),
+        *on_each("erm", (0.9, 0.7), dataset="other", domains=("a", "b")),
+    ]
+    found = table(runs_of(records), "Averages")
+    assert [column.name for column in found.columns] == ["other", "toy", "Avg"]
+    assert cell(found, "erm", "Avg").mean == pytest.approx(70.0)
+    assert cell(found, "mat", "other") == Cell(None, reason="no runs")
+    assert cell(found, "mat", "Avg") == Cell(None, reason="missing: other")
+    assert "mat on other: no runs." in found.footnotes
+
+
+def test_an_average_over_fewer_domains_says_so_and_is_not_the_best() -> None:
+    records = [*on_each("erm", (0.5, 0.6, 0.7)), *on_each("at", (0.5, 0.6, 0.6)), run("mat", "art", 0.99)]
+    found = table(runs_of(records), "Averages")
+    assert cell(found, "mat", "toy").mean == pytest.approx(99.0)
+    assert "mat on toy: not all 3 test domains in trial 0." in found.footnotes
+    assert [row.algorithm for row in found.rows if row.cells[0].is_best] == ["erm"]
+
+
+def test_fewer_trials_than_others() -> None:
+    records = [*THREE_TRIALS, *on_each("erm", (0.5, 0.6, 0.7))]
+    found = table(runs_of(records))
+    assert "erm: only 1 of 3 trials (no runs)." in found.footnotes
+    assert cell(found, "erm", "art") == Cell(50.0, None, 1, "only 1 of 3 trials (no runs)")
+    assert "erm on toy: only 1 of 3 trials." in table(runs_of(records), "Averages").footnotes
+
+
+def test_why_a_trial_is_missing_is_said_of_that_trial_only() -> None:
+    planned = [plan("mat", "art", "failed", "boom", trial=1), plan("mat", "art", "unfinished", trial=0, draw=1)]
+    found = cell(table(runs_of([run("mat", "art", 0.5)], planned)), "mat", "art")
+    assert found.reason == "only 1 of 2 trials (its run failed: boom)"
+
+
+def test_one_trial_has_no_error() -> None:
+    found = table(runs_of(on_each("erm", (0.5, 0.6, 0.7))))
+    assert [one.error for one in found.rows[0].cells] == [None] * 4
+    assert "No ±: each cell is of one trial." in found.footnotes
+
+
+def test_the_best_of_each_column_and_what_looks_the_same() -> None:
+    columns = (Column("a", "domain"), Column("gap", "gap"), Column("b", "domain"))
+    rows = [
+        Row("erm", (Cell(70.01), Cell(5.0), Cell(None))),
+        Row("at", (Cell(69.99), Cell(9.0), Cell(1.0))),
+        Row("mat", (Cell(69.94), Cell(1.0), Cell(None))),
+    ]
+    best = [[one.is_best for one in row.cells] for row in with_best(columns, rows)]
+    # A gap is not better for being large, and a lone number beats nobody.
+    assert best == [[True, False, False], [True, False, False], [False, False, False]]
+
+
+def test_methods_stand_in_the_papers_order() -> None:
+    assert in_order(["zeta", "ldat", "mat", "irm", "alpha", "uat", "at", "erm", "erm"]) == (
+        *("erm", "at", "irm", "uat", "mat", "ldat"),
+        *("alpha", "zeta"),
+    )
+
+
+def test_domains_stand_in_the_datasets_order() -> None:
+    records = [run("erm", name, 0.5, domains=("z", "a", "m")) for name in ("m", "a", "z")]
+    found = table(runs_of(records, [plan("erm", "b", "to do")]))
+    assert [column.name for column in found.columns] == ["z", "a", "m", "b", "Avg"]
+
+
+def test_worst_gap_and_training() -> None:
+    records = [
+        run("mat", "art", 0.6, training=0.9),
+        run("mat", "cartoon", 0.8, training=0.7),
+        run("mat", "sketch", 0.7, training=0.8),
+        run("erm", "art", 0.6, training=None, validation=0.5),
+    ]
+    found = table(runs_of(records), columns=["training", "worst", "gap"])
+    assert [column.name for column in found.columns] == [*DOMAINS, "Avg", "worst", "gap", "training"]
+    assert cell(found, "mat", "worst").mean == pytest.approx(60.0)
+    assert cell(found, "mat", "training").mean == pytest.approx(80.0)
+    assert cell(found, "mat", "gap").mean == pytest.approx(10.0)
+    assert cell(found, "erm", "worst").reason == "a test domain is missing"
+    by_validation = table(runs_of(records), selection="ood_validation", columns=["gap"])
+    assert cell(by_validation, "erm", "gap") == Cell(None, reason="no holdout")
+
+
+def test_training_accuracy_is_always_shown_when_the_test_domain_selects() -> None:
+    records = [run("ldat", name, 0.7, training=0.376) for name in DOMAINS]
+    for title in ("toy", "Averages"):
+        assert "training" not in [column.name for column in table(runs_of(records), title).columns]
+        found = table(runs_of(records), title, selection="test_domain")
+        assert cell(found, "ldat", "training").mean == pytest.approx(37.6)
+        assert "training: accuracy of the chosen models" in text(found)
+
+
+def test_footnotes_say_what_a_table_rests_on() -> None:
+    records = [run("mat", name, 0.5, draw=draw) for name in DOMAINS for draw in range(3)]
+    failed = plan("mat", "art", "failed", "boom", draw=3)
+    found = table(runs_of(records[:-1], [failed]))
+    assert found.footnotes[0] == "Rests on 8 runs of 1 trial. Of 1 planned run: 1 failed."
+    assert found.footnotes[1] == (
+        "Chosen by training_domain: the highest mean accuracy on the training domains' holdouts, at any step."
+    )
+    assert found.footnotes[2] == (
+        "Each trial's model was chosen from 3 draws of the hyperparameters; from 2: mat on sketch."
+    )
+    assert "from 2" not in text(table(runs_of(records)))
+
+
+def missing(runs: Runs, selection: str = "training_domain", domain: str = "sketch") -> str:
+    found = table(runs, selection=selection)
+    one = cell(found, "mat", domain)
+    assert one.mean is None
+    assert any(note.endswith(f": {one.reason}.") for note in found.footnotes)
+    return one.reason
+
+
+TWO = [run("mat", "art", 0.5), run("mat", "cartoon", 0.5), run("erm", "sketch", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("planned", "reason"),
+    [
+        ([], "no runs"),
+        (
+            [plan("mat", "sketch", "failed", "Error:\n out of memory")],
+            "its run failed: Error: out of memory",
+        ),
+        (
+            [plan("mat", "sketch", "unfinished", draw=0), plan("mat", "sketch", "unfinished", draw=1)],
+            "all 2 runs are not finished",
+        ),
+        (
+            [
+                plan("mat", "sketch", "unfinished"),
+                plan("mat", "sketch", "to do", draw=1),
+                plan("mat", "sketch", "failed", "boom", draw=2),
+                plan("mat", "sketch", "failed", "crash", draw=3),
+                plan("mat", "art", "failed", "elsewhere"),
+                plan("erm", "sketch", "failed", "elsewhere"),
+            ],
+            "2 of 4 runs failed: boom (and 1 other error), 1 of 4 runs is not finished, 1 of 4 runs is not started",
+        ),
+        ([plan("mat", "sketch", "done")], "done, but its records cannot be used"),
+    ],
+)
+def test_why_a_cell_without_records_is_missing(planned: list[object], reason: str) -> None:
+    assert missing(runs_of(TWO, planned)) == reason  # type: ignore[arg-type]
+
+
+def test_why_a_cell_with_records_is_missing() -> None:
+    no_holdout = runs_of([*TWO, run("mat", "sketch", 0.5, training=None, holdout=None)])
+    assert missing(no_holdout) == "no holdout: training_domain cannot select"
+    assert missing(no_holdout, "test_domain") == "no holdout: test_domain cannot select"
+    assert missing(no_holdout, "ood_validation") == "no validation domain: ood_validation cannot select"
+    assert missing(runs_of([*TWO, run("mat", "sketch", None)])) == "no accuracy on the test domain was recorded"
+
+
+NEEDS = "leave_one_out needs runs that leave out pairs of domains"
+
+
+def test_leave_one_out_counts_the_pairs_that_are_missing() -> None:
+    alone = [run("mat", "sketch", 0.5), run("mat", "sketch", 0.5, draw=1)]
+    one_pair = run("mat", ("art", "sketch"), 0.5)
+    assert missing(runs_of(alone[:1]), "leave_one_out") == f"{NEEDS}; 2 of 2 are missing"
+    assert missing(runs_of([alone[0], one_pair]), "leave_one_out") == f"{NEEDS}; 1 of 2 is missing"
+    assert missing(runs_of([*alone, one_pair]), "leave_one_out") == f"{NEEDS}; 3 of 4 are missing"
+    # A pair without the sketch, and one of another draw, do not help.
+    useless = [run("mat", ("art", "cartoon"), 0.5), run("mat", ("cartoon", "sketch"), 0.5, draw=7)]
+    assert missing(runs_of([alone[0], one_pair, *useless]), "leave_one_out") == f"{NEEDS}; 1 of 2 is missing"
+    late = run("mat", ("cartoon", "sketch"), 0.5, step=9)
+    reason = f"{NEEDS}; they are there, but at no step do all have a record"
+    assert missing(runs_of([alone[0], one_pair, late]), "leave_one_out") == reason
+    fixed = run("mat", DOMAINS[1:], 0.5, roles="fixed")
+    assert missing(runs_of([fixed]), "leave_one_out") == f"{NEEDS}; these test on 2 domains at once"
+
+
+def test_runs_that_leave_out_pairs_are_no_rows_of_their_own() -> None:
+    pairs = [plan("mat", ("art", "cartoon"), "to do"), plan("irm", ("art", "sketch"), "to do")]
+    found = table(runs_of(TWO, [*pairs, plan("mat", "art", "done")]))
+    assert [row.algorithm for row in found.rows] == ["erm", "mat"]
+    assert [column.name for column in found.columns] == [*DOMAINS, "Avg"]
+
+
+def test_leave_one_out_rests_on_the_pairs_too() -> None:
+    pairs = [run("mat", ("art", "sketch"), 0.4), run("mat", ("cartoon", "sketch"), 0.6)]
+    runs = runs_of([run("mat", "sketch", 0.5), *pairs])
+    assert table(runs).footnotes[0] == "Rests on 1 run of 1 trial."
+    found = table(runs, selection="leave_one_out")
+    assert cell(found, "mat", "sketch").mean == pytest.approx(50.0)
+    assert found.footnotes[0] == "Rests on 3 runs of 1 trial."
+
+
+def test_reasons_are_gathered() -> None:
+    records = [*on_each("erm", (0.5, 0.5, 0.5)), run("mat", "art", 0.5)]
+    planned = [plan("ldat", name, "to do") for name in DOMAINS]
+    notes = table(runs_of(records, planned)).footnotes
+    assert notes[-2:] == ("mat on cartoon, sketch: no runs.", "ldat: its run is not started.")
+    everywhere = table(runs_of(records), selection="ood_validation").footnotes
+    assert "erm; mat on art: no validation domain: ood_validation cannot select." in everywhere
+    nothing = table(runs_of(on_each("erm", (0.5, 0.5, 0.5))), selection="ood_validation").footnotes
+    assert nothing[-1] == "all cells: no validation domain: ood_validation cannot select."
+
+
+def test_a_single_number_has_no_averages_table() -> None:
+    report = make_report(runs_of([run("erm", "a", 0.5, domains=("a", "b"))]))
+    assert [one.title for one in report.tables] == ["toy"]
+
+
+def test_a_plan_alone_makes_a_table_of_reasons() -> None:
+    report = make_report(runs_of([], [plan("erm", "art", "to do"), plan("mat", "art", "failed", "boom")]))
+    assert [one.cells[0].reason for one in report.tables[0].rows] == ["its run is not started", "its run failed: boom"]
+
+
+def test_each_selection_has_its_tables_once() -> None:
+    runs = runs_of(on_each("erm", (0.5, 0.5, 0.5)))
+    report = make_report(runs, ["test_domain", "training_domain", "test_domain"])
+    assert [one.selection for one in report.tables] == ["test_domain"] * 2 + ["training_domain"] * 2
+
+
+def test_what_cannot_be_reported() -> None:
+    with pytest.raises(DomainwiseError, match=r"there are no runs to report on \(1 run is left out\)"):
+        make_report(replace(runs_of([]), notes=("1 run is left out",)))
+    with pytest.raises(DomainwiseError, match="unknown selection 'oracle'"):
+        make_report(runs_of(TWO), ["oracle"])
+    with pytest.raises(DomainwiseError, match="unknown column 'wurst'; did you mean 'worst'"):
+        make_report(runs_of(TWO), columns=["wurst"])

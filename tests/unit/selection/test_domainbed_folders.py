@@ -1,0 +1,171 @@
+"""Records of DomainBed's runs, in our words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS
+from domainwise.data.download import SOURCES
+from domainwise.selection import SELECTIONS
+from domainwise.selection.domainbed import record_of
+from domainwise.selection.read import read_runs
+
+
+def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **changes: Any) -> dict[str, Any]:
+    """A line as DomainBed's training script writes it."""
+    accuracies = {
+        key: value
+        for index in range(domains)
+        for key, value in ((f"env{index}_in_acc", 0.1 * index), (f"env{index}_out_acc", 0.1 * index + 0.05))
+    }
+    args = {"algorithm": algorithm, "dataset": dataset, "data_dir": "/data", "holdout_fraction": 0.2}
+    args |= {"hparams_seed": 3, "trial_seed": 1, "seed": 99, "task": "domain_generalization", "test_envs": [2]}
+    rest = {"epoch": 1.5, "loss": 0.7, "mem_gb": 0.0, "step": 300, "step_time": 0.2}
+    return {"args": args | changes, "hparams": {"lr": 5e-5}, **accuracies, **rest}
+
+
+def test_a_line_becomes_a_record() -> None:
+    assert record_of(line()) == {
+        "step": 300,
+        "dataset": "pacs",
+        "algorithm": "erm",
+        "trial_seed": 1,
+        "hparams_seed": 3,
+        "train_domains": ["art_painting", "cartoon", "sketch"],
+        "validation_domains": [],
+        "test_domains": ["photo"],
+        "roles": "left_out",
+        "hparams": {"lr": 5e-5},
+        "accuracy": {
+            "art_painting": {"main": 0.0, "holdout": 0.05},
+            "cartoon": {"main": 0.1, "holdout": pytest.approx(0.15)},
+            "photo": {"main": 0.2, "holdout": 0.25},
+            "sketch": {"main": pytest.approx(0.3), "holdout": pytest.approx(0.35)},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "domains"),
+    [
+        ("RotatedMNIST", "rotated_mnist", ["0", "15", "30", "45", "60", "75"]),
+        ("ColoredMNIST", "colored_mnist", ["+90%", "+80%", "-90%"]),
+        ("PACS", "pacs", ["art_painting", "cartoon", "photo", "sketch"]),
+        ("VLCS", "vlcs", ["Caltech101", "LabelMe", "SUN09", "VOC2007"]),
+        ("OfficeHome", "office_home", ["Art", "Clipart", "Product", "Real World"]),
+        ("TerraIncognita", "terra_incognita", ["location_100", "location_38", "location_43", "location_46"]),
+        ("DomainNet", "domainnet", ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]),
+    ],
+)
+def test_datasets_and_domains_have_our_names(theirs: str, ours: str, domains: list[str]) -> None:
+    given = record_of(line(theirs, domains=len(domains)))
+    assert given["dataset"] == ours
+    assert ours in DATASETS
+    assert list(given["accuracy"]) == domains
+    # Folders are read in the order of their names, theirs and ours.
+    assert "mnist" in ours or domains == sorted(domains)
+    arrange = SOURCES[ours].arrange
+    assert domains == list(getattr(arrange, "keywords", {}).get("names", domains))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
+        *("AT", "UAT", "MAT", "LDAT"),
+    ],
+)
+def test_methods_have_our_names(name: str) -> None:
+    assert record_of(line(algorithm=name))["algorithm"] == name.lower()
+    assert name.lower() in ALGORITHMS
+
+
+@pytest.mark.parametrize("name", ["CDANN", "SelfReg", "Fishr", "erm_plus"])
+def test_methods_that_we_do_not_have_keep_their_names(name: str) -> None:
+    assert record_of(line(algorithm=name))["algorithm"] == name
+
+
+def test_an_unknown_dataset_keeps_its_name_and_has_numbered_domains() -> None:
+    given = record_of(line("SVIRO", domains=10, test_envs=[0]))
+    assert given["dataset"] == "SVIRO"
+    assert given["test_domains"] == ["env0"]
+    assert given["train_domains"] == [f"env{index}" for index in range(1, 10)]
+
+
+def test_a_dataset_with_other_domains_than_ours_is_another() -> None:
+    given = record_of(line("PACS", domains=5))
+    assert (given["dataset"], list(given["accuracy"])) == ("PACS", [f"env{index}" for index in range(5)])
+
+
+def test_what_is_not_a_number_was_not_measured() -> None:
+    given = record_of(line() | {"env1_out_acc": float("nan"), "env2_in_acc": float("nan")})
+    assert given["accuracy"]["cartoon"] == {"main": 0.1}
+    assert given["accuracy"]["photo"] == {"holdout": 0.25}
+
+
+@pytest.mark.parametrize("test_envs", [[4], [-1]])
+def test_a_test_domain_that_is_not_there_is_refused(test_envs: list[int]) -> None:
+    with pytest.raises(LookupError):
+        record_of(line(test_envs=test_envs))
+
+
+def write(folder: Path, *lines: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+def test_folders_are_read_finished_or_not(tmp_path: Path) -> None:
+    write(tmp_path / "8a0f", line() | {"step": 0}, line())
+    (tmp_path / "8a0f" / "done").write_text("done")
+    write(tmp_path / "77c2", line(test_envs=[2, 0]))
+    (tmp_path / "77c2" / "out.txt").write_text("...")
+    runs = read_runs([tmp_path])
+    assert (runs.planned, runs.notes) == ((), ())
+    shown = runs.frame.select("run", "step", "test_domain", "is_result", "main", "training").sort("run", "step")
+    assert shown.rows() == [
+        (str(tmp_path / "77c2"), 300, "photo", False, 0.2, pytest.approx((0.15 + 0.35) / 2)),
+        (str(tmp_path / "77c2"), 300, "art_painting", False, 0.0, pytest.approx((0.15 + 0.35) / 2)),
+        (str(tmp_path / "8a0f"), 0, "photo", True, 0.2, pytest.approx((0.05 + 0.15 + 0.35) / 3)),
+        (str(tmp_path / "8a0f"), 300, "photo", True, 0.2, pytest.approx((0.05 + 0.15 + 0.35) / 3)),
+    ]
+
+
+def test_nan_in_a_file_is_read_and_missing(tmp_path: Path) -> None:
+    write(tmp_path / "run", line() | {"env0_out_acc": float("nan")})
+    assert "NaN" in (tmp_path / "run" / "results.jsonl").read_text()
+    runs = read_runs([tmp_path])
+    assert runs.frame["training"].to_list() == [None]
+    assert SELECTIONS["training_domain"](runs.frame).is_empty()
+    assert SELECTIONS["test_domain"](runs.frame)["accuracy"].to_list() == [0.2]
+
+
+def test_a_run_that_was_started_again_counts_once(tmp_path: Path) -> None:
+    """DomainBed appends to the file that is there."""
+    first = [line() | {"step": step, "env2_in_acc": 0.9} for step in (0, 300)]
+    write(tmp_path / "run", *first, line() | {"step": 0}, line())
+    runs = read_runs([tmp_path])
+    assert runs.frame["main"].to_list() == [0.2, 0.2]
+    assert runs.notes == (f"{tmp_path / 'run' / 'results.jsonl'} has records of 2 steps twice; the later ones count",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"args": {"dataset": "PACS"}}, "has no 'test_envs'"),
+        ({"args": "none"}, "is no record"),
+        ({"step": "last"}, "is no record: 'last' is not"),
+        ({"env1_in_acc": "high"}, "is no record: could not convert"),
+        ({"env0_out_acc": "high"}, "is no record"),
+    ],
+)
+def test_a_line_without_what_is_needed_leaves_its_run_out(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    write(tmp_path / "good", line())
+    write(tmp_path / "bad", line(test_envs=[1]), line(test_envs=[1]) | {"step": 600} | changes)
+    runs = read_runs([tmp_path])
+    assert runs.frame["run"].to_list() == [str(tmp_path / "good")]
+    [note] = runs.notes
+    file = tmp_path / "bad" / "results.jsonl"
+    assert note.startswith(f"{tmp_path / 'bad'} is left out: line 2 of {file} {said}")
