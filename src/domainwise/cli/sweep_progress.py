@@ -24,9 +24,9 @@ class SweepProgress:
         self.console, self.steps = console, steps
         self.names = {run.name: f"{run.config.algorithm_name} on {run.config.dataset_name}" for run in runs}
         self.standings: dict[str, Standing] = {}
-        self.live = Live(get_renderable=self._shown, console=console, transient=True, refresh_per_second=4)
         self.is_under_way = False
         self.began, self.fraction_before = time.monotonic(), 0.0
+        self.live = Live(get_renderable=self._shown, console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> "SweepProgress":
         if self.console.is_terminal:

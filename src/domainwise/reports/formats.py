@@ -49,6 +49,7 @@ def as_json(report: Report) -> str:
 def as_terminal(report: Report, console: Console) -> None:
     """Print to a terminal, the best in bold."""
     for table in report.tables:
+        console.print(Text(f"{table.title}, chosen by {table.selection}", style="bold"))
         console.print(_rich(table))
         for note in table.footnotes:
             console.print(Text(f"  {note}", style="dim"))
@@ -88,9 +89,7 @@ def _markdown(table: Table) -> str:
 
 
 def _rich(table: Table) -> RichTable:
-    shown_table = RichTable(
-        title=Text(f"{table.title}, chosen by {table.selection}", style="bold"), title_justify="left", box=None
-    )
+    shown_table = RichTable(box=None)
     shown_table.add_column("method", header_style="bold")
     for column in table.columns:
         shown_table.add_column(Text(column.name), justify="right", header_style="bold")
