@@ -270,6 +270,8 @@ class _Run:
                 f"{self.folder.records_file} has {len(records)} records, the checkpoint beside it {count}; restore it"
             )
         self.records = records[:count]
+        if self.ranks.is_first:
+            self.folder.write_records(self.records)  # without what is newer than the checkpoint, or half a line
 
 
 def _unheard(*_: object) -> None:
