@@ -5,7 +5,7 @@ in DomainBed). `test domain` selects by the test domain's holdout at the last st
 domains` by their holdout at any step. Beside either stands what the chosen model does on the training domains.
 
     python benchmarks/colored_mnist.py --data-dir DATA --records colored_mnist.jsonl --picture colored_mnist.png
-    python benchmarks/colored_mnist.py --data-dir DATA --image-size 28 --draws 1 --seeds 1 --steps 600
+    python benchmarks/colored_mnist.py --data-dir DATA --image-size 28 --draws 1 3 --seeds 1 --steps 500
     python benchmarks/colored_mnist.py --from colored_mnist.jsonl
 
 Finished runs are kept: a second call goes on. The file of records is enough to print the table again.
@@ -71,9 +71,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help="the folder that has MNIST/raw in it")
     parser.add_argument("--methods", nargs="+", default=list(SPACE), choices=list(SPACE))
     parser.add_argument("--image-size", type=int, default=14, help="14 with the MLP, 28 with the CNN")
-    parser.add_argument("--draws", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--draws", type=int, nargs="+", default=list(range(1, 7)), help="of the hyperparameters")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(3)))
     parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--records-a-run", type=int, default=10, help="beside the one of the first step")
     parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/colored-mnist"))
     parser.add_argument("--records", type=Path, help="write all records into this file")
@@ -86,8 +87,8 @@ def train(options: argparse.Namespace) -> list[Record]:
     # Draw by draw, so that a stopped call is a search of fewer draws.
     configs = [
         config(method, draw, seed, options)
-        for draw in range(1, options.draws + 1)
-        for seed in range(options.seeds)
+        for draw in options.draws
+        for seed in options.seeds
         for method in options.methods
     ]
     results = train_all(configs, workers=options.workers, records_file=options.records)
@@ -114,7 +115,7 @@ def config(method: str, draw: int, seed: int, options: argparse.Namespace) -> Ru
         trial_seed=seed,
         hparams_seed=draw,
         steps=options.steps,
-        record_every=max(1, options.steps // 10),
+        record_every=max(1, options.steps // options.records_a_run),
         device="cpu",
         output=options.output / f"{method}-{options.image_size}-{options.steps}-draw{draw}-seed{seed}",
     )

@@ -18,15 +18,15 @@ SWEEP = [
 RUNS = [f"silhouettes-{name}-shift_0-shift_8-draw{draw}-trial0" for draw in (0, 1) for name in ("erm", "mat")]
 
 
-def command(folder: Path, *words: str, steps: int = 400) -> list[str]:
+def command(folder: Path, *words: str, steps: int = 200) -> list[str]:
     return [sys.executable, "-m", "domainwise", *SWEEP, "--steps", str(steps), "-o", str(folder), *words]
 
 
-def sweep(folder: Path, *words: str, steps: int = 400, **settings: Any) -> subprocess.CompletedProcess[str]:
+def sweep(folder: Path, *words: str, steps: int = 200, **settings: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(folder, *words, steps=steps), capture_output=True, text=True, timeout=300, **settings)
 
 
-def begun(folder: Path, *words: str, steps: int = 400) -> "subprocess.Popen[str]":
+def begun(folder: Path, *words: str, steps: int = 200) -> "subprocess.Popen[str]":
     """A sweep that has made a record, so that there is something to lose."""
     process = subprocess.Popen(
         command(folder, *words, steps=steps), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

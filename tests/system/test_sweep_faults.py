@@ -129,7 +129,7 @@ def test_a_run_that_raises_leaves_the_others_alone_and_says_why(tmp_path: Path) 
 def test_another_config_in_the_folder_is_refused(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     shutil.copytree(undisturbed, folder)
-    other = sweep(folder, steps=401)
+    other = sweep(folder, steps=201)
     assert other.returncode == 2
     assert f"the sweep in {folder} was begun with settings" in other.stderr
     # A run whose config was changed by hand fails alone.

@@ -1,23 +1,27 @@
-"""Ctrl-C once: stop at the next step and save. Twice: stop now."""
+"""Ctrl-C, or a cluster's notice to leave, once: stop at the next step and save. Twice: stop now."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_AT_ONCE = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether Ctrl-C has been pressed."""
-    pressed = False
+    """Yields a function that tells whether to stop."""
+    asked = False
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        nonlocal asked
+        asked = True
+        for each, at_once in _AT_ONCE.items():
+            signal.signal(each, at_once)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {each: signal.signal(each, note) for each in _AT_ONCE}
     try:
-        yield lambda: pressed
+        yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

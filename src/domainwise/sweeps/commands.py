@@ -51,7 +51,7 @@ def write_slurm_script(script: Path, runs: Sequence[PlannedRun], *, at_once: int
         f"#SBATCH --array=1-{len(runs)}%{at_once}",
         "#SBATCH --job-name=domainwise",
         "#SBATCH --output=slurm-%A_%a.log",
-        "#SBATCH --signal=INT@60",
+        "#SBATCH --signal=B:INT@60",
         "# Add what your cluster asks for: --partition, --time, --gres=gpu:1, --cpus-per-task, a module.",
         "set -eu",
         f"cd {shlex.quote(str(Path.cwd()))}",

@@ -7,6 +7,7 @@ more than the steps since the last checkpoint: the run is begun again, there or 
 
 import logging
 import os
+import socket
 import tempfile
 import time
 import uuid
@@ -68,11 +69,19 @@ def _connected(address: str | None, workers: int) -> Any:
     if address is None:
         settings |= {"num_cpus": max(workers, cores()), "include_dashboard": False}
     try:
+        _check_reachable(address)
         ray.init(**settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where = "here" if address is None else f"at {address}"
         raise DomainwiseError(f"no Ray cluster can be reached {where}: {' '.join(str(error).split())[:200]}") from error
     return ray
+
+
+def _check_reachable(address: str | None) -> None:
+    """Knock first: Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class _Driver:
