@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/domainwise demo
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)

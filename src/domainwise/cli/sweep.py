@@ -43,7 +43,9 @@ domainwise sweep status runs/pacs
 """
 ENGINES = ("local", "ray", "slurm")
 
-app = typer.Typer(cls=ManyValues, invoke_without_command=True, epilog=EXAMPLES, rich_markup_mode="rich")
+app = typer.Typer(
+    cls=ManyValues, invoke_without_command=True, no_args_is_help=True, epilog=EXAMPLES, rich_markup_mode="rich"
+)
 
 
 @app.callback()

@@ -8,6 +8,7 @@ more than the steps since the last checkpoint: the run is begun again, there or 
 import logging
 import os
 import socket
+import sys
 import tempfile
 import time
 import uuid
@@ -139,7 +140,7 @@ class _Driver:
     def _hand_out(self, run: int) -> None:
         self.attempts[run] += 1
         config = replace(self.configs[run], output=self.folders[run])
-        self.in_flight[self.task.remote(self.board, run, config, self.token)] = run
+        self.in_flight[self.task.remote(self.board, run, config, self.token, str(Path.cwd()))] = run
 
     def _collect(self, timeout: float) -> None:
         finished, _ = self.ray.wait(list(self.in_flight), num_returns=1, timeout=timeout)
@@ -204,10 +205,14 @@ class _Board:
         _write(self.folders[run], files)
 
 
-def _train(board: Any, run: int, config: RunConfig, token: Path | None) -> tuple[str, str]:
+def _train(board: Any, run: int, config: RunConfig, token: Path | None, where: str) -> tuple[str, str]:
     """One run on a worker: how it ended, and its error."""
     import ray
 
+    if Path(where).is_dir():
+        # So that paths and modules of one's own are found where the command was given.
+        os.chdir(where)
+        sys.path[:0] = [where] if where not in sys.path else []
     is_stopped, told = False, 0.0
 
     def on_step(step: int, loss: float) -> None:
