@@ -10,7 +10,8 @@ demo: $(VENV)/installed
 	$(BIN)/domainwise demo
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	# One thread a process: several of them with several each get in one another's way.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)
