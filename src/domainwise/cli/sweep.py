@@ -181,10 +181,10 @@ def sweep(
 def status(folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")]) -> None:
     """Show how many runs of a sweep are done, running, failed (and why) and still to do."""
     sweep_folder = SweepFolder(folder)
-    lines = sweep_folder.read_plan()
-    if not lines:
+    planned = sweep_folder.read_plan()
+    if not planned:
         raise DomainwiseError(f"the sweep in {folder} has no plan yet")
-    names = {line["run"]: f"{line['algorithm']} on {line['dataset']}" for line in lines}
+    names = {Path(run.run).name: f"{run.algorithm} on {run.dataset}" for run in planned}
     standings = {now.run: now for now in sweep_folder.standings()}
     console = Console()
     console.print(counts_table(names, standings))

@@ -72,7 +72,7 @@ def counts_table(names: dict[str, str], standings: dict[str, Standing]) -> Table
     counts: dict[str, Counter[str]] = {row: Counter() for row in dict.fromkeys(names.values())}
     for name, row in names.items():
         state = standings[name].state if name in standings else "to do"
-        counts[row]["to do" if state == "stopped" else state] += 1
+        counts[row]["to do" if state == "unfinished" else state] += 1
     table = Table("", *STATES, box=box.SIMPLE_HEAD, header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"

@@ -37,7 +37,7 @@ def read_plan(sweep: Path) -> list[Planned]:
 def _planned(file: Path, number: int, line: Mapping[str, Any]) -> Planned:
     try:
         folder = file.parent / line["run"]
-        state, error = _state(folder)
+        state, error = state_of(folder)
         return Planned(
             run=str(folder),
             dataset=str(line["dataset"]),
@@ -53,7 +53,8 @@ def _planned(file: Path, number: int, line: Mapping[str, Any]) -> Planned:
         raise DomainwiseError(f"{file} is damaged at line {number}: {said}; restore it") from problem
 
 
-def _state(folder: Path) -> tuple[State, str]:
+def state_of(folder: Path) -> tuple[State, str]:
+    """How a run stands by the files in its folder, and the last line of its error."""
     if (folder / "done").exists():
         return "done", ""
     if (folder / "failed.txt").exists():

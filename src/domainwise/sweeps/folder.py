@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError
 from domainwise.locks import LockedError, locked
 from domainwise.runs import RunFolder
 from domainwise.runs.store import RunIsBusy
+from domainwise.selection import planned
+from domainwise.selection.planned import Planned, read_plan, state_of
 from domainwise.sweeps.plan import PlannedRun
 from domainwise.sweeps.spec import SweepSpec, read_spec
 
-State = Literal["done", "running", "failed", "stopped", "to do"]
+State = planned.State | Literal["running"]
 
 
 @dataclass(frozen=True)
@@ -45,20 +47,15 @@ class SweepFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DomainwiseError(f"the folder {self.path} cannot be made: {error.strerror}") from error
-        spec.widened(self.spec_file)
+        spec.claim(self.spec_file)
 
     def write_plan(self, runs: Sequence[PlannedRun]) -> None:
         lines = [json.dumps(run.as_line()) + "\n" for run in runs]
         write_atomically(self.plan_file, "".join(lines).encode())
 
-    def read_plan(self) -> list[dict[str, Any]]:
-        read_spec(self.spec_file)
-        if not self.plan_file.exists():
-            return []
-        try:
-            return [json.loads(line) for line in self.plan_file.read_text().splitlines()]
-        except ValueError as error:
-            raise DomainwiseError(f"{self.plan_file} is damaged: {error}; give the sweep's command again") from error
+    def read_plan(self) -> list[Planned]:
+        read_spec(self.spec_file)  # says clearly where there is no sweep
+        return read_plan(self.path) if self.plan_file.exists() else []
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -74,7 +71,7 @@ class SweepFolder:
 
     def standings(self) -> list[Standing]:
         """How each run of the plan stands."""
-        return [standing(self.path / line["run"]) for line in self.read_plan()]
+        return [standing(Path(run.run)) for run in self.read_plan()]
 
 
 def standing(run: Path) -> Standing:
@@ -83,13 +80,10 @@ def standing(run: Path) -> Standing:
     with suppress(DomainwiseError):  # what is damaged is told by whoever reads it
         records = folder.read_records()
     step = records[-1]["step"] + 1 if records else 0
-    if folder.is_done:
-        return Standing(run.name, "done", step)
-    if is_busy(folder):
+    state, error = state_of(run)
+    if state != "done" and is_busy(folder):
         return Standing(run.name, "running", step)
-    if error := read_failure(run):
-        return Standing(run.name, "failed", step, error)
-    return Standing(run.name, "stopped" if folder.config_file.exists() else "to do", step)
+    return Standing(run.name, state, step, error)
 
 
 def is_busy(folder: RunFolder) -> bool:
@@ -107,14 +101,6 @@ def write_failure(run: Path, error: str) -> None:
     with suppress(OSError):  # a full disk is often the reason itself
         run.mkdir(parents=True, exist_ok=True)
         write_atomically(run / "failed.txt", f"{error}\n".encode())
-
-
-def read_failure(run: Path) -> str:
-    """The last line of a run's error, empty where it has none."""
-    with suppress(FileNotFoundError):
-        lines = [line for line in (run / "failed.txt").read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else "no reason was kept"
-    return ""
 
 
 def clear_failure(run: Path) -> None:

@@ -79,12 +79,11 @@ class SweepSpec:
     def as_toml(self) -> str:
         return as_toml(dataclasses.asdict(self))
 
-    def widened(self, file: Path) -> "SweepSpec":
-        """This spec, if what `file` says was begun with is part of it; written there where it is new or wider."""
+    def claim(self, file: Path) -> None:
+        """Write the spec into `file`, unless that was begun with something that is not a part of it."""
         if file.exists():
             self._check_holds(read_spec(file), file.parent)
         write_atomically(file, self.as_toml().encode())
-        return self
 
     def _check_holds(self, begun: Mapping[str, Any], folder: Path) -> None:
         mine = tomllib.loads(self.as_toml())

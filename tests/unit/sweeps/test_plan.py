@@ -157,8 +157,8 @@ def test_a_spec_reads_back_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_wider_sweep_goes_on_in_the_same_folder(tmp_path: Path, wider: dict[str, Any]) -> None:
     file = tmp_path / "sweep.toml"
-    spec().widened(file)
-    spec(**wider).widened(file)
+    spec().claim(file)
+    spec(**wider).claim(file)
     assert tomllib.loads(file.read_text()) == tomllib.loads(spec(**wider).as_toml())
 
 
@@ -176,10 +176,10 @@ def test_another_sweep_is_refused_and_the_folder_left_alone(
     tmp_path: Path, other: dict[str, Any], message: str
 ) -> None:
     file = tmp_path / "sweep.toml"
-    spec().widened(file)
+    spec().claim(file)
     before = file.read_bytes()
     with pytest.raises(DomainwiseError, match=message):
-        spec(**other).widened(file)
+        spec(**other).claim(file)
     assert file.read_bytes() == before
 
 
@@ -187,4 +187,4 @@ def test_a_damaged_spec_says_so(tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text("datasets = [")
     with pytest.raises(DomainwiseError, match=r"sweep\.toml cannot be read"):
-        spec().widened(file)
+        spec().claim(file)
