@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+from domainwise.errors import RunInterrupted
 from domainwise.runs.config import RunConfig
-from domainwise.runs.train import RunInterrupted, train
+from domainwise.runs.train import train
 
 KILLABLE = Path(__file__).with_name("killable.py")
 STEPS = 7

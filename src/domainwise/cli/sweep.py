@@ -8,22 +8,18 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from domainwise.cli.interrupt import interruptible
 from domainwise.cli.many_values import ManyValues
 from domainwise.cli.progress import DataProgress
-from domainwise.cli.sweep_progress import SweepProgress, counts_table, duration
+from domainwise.cli.sweep_progress import counts_table
+from domainwise.cli.sweep_steps import Conductor, engine_named, tell
 from domainwise.cli.words import literals, pairs
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.runs import RunConfig
 from domainwise.seeds import seed_hash
-from domainwise.sweeps import local, ray_engine
-from domainwise.sweeps.best import best_runs
-from domainwise.sweeps.calibration import estimated_seconds
-from domainwise.sweeps.carry_out import Engine, carry_out
-from domainwise.sweeps.commands import command_of, write_slurm_script
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps import ray_engine
+from domainwise.sweeps.commands import write_slurm_script
 from domainwise.sweeps.folder import SweepFolder
-from domainwise.sweeps.plan import PlannedRun, plan
+from domainwise.sweeps.plan import plan
 from domainwise.sweeps.spec import SweepSpec
 
 EXAMPLES = """
@@ -160,7 +156,7 @@ def sweep(
             for run in plan(spec, folder.path, data_dir, on_data=data.report)
         ]
     if dry_run:
-        _tell(runs, folder, workers, console)
+        tell(runs, folder, workers, console)
         return
     with folder.locked():
         folder.claim(spec)
@@ -170,11 +166,12 @@ def sweep(
             commands = write_slurm_script(write_script, to_do, at_once=workers)
             console.print(f"{len(to_do)} jobs in {write_script}, their commands in {commands}", highlight=False)
             return
-        chosen = _engine(engine, workers, address, gpus_per_run, results)
-        is_whole = _carry_out(runs, folder, chosen, steps, retry_failed, console)
-    if best_on_more_seeds and is_whole:
-        seeds = range(trials, trials + best_on_more_seeds)
-        _again(spec, runs, folder, seeds, chosen, steps, retry_failed, console)
+        conductor = Conductor(
+            engine_named(engine, workers, address, gpus_per_run, results), steps, retry_failed, console
+        )
+        conductor.carry_out(runs, folder)
+    if best_on_more_seeds:
+        conductor.repeat_best(spec, runs, folder, range(trials, trials + best_on_more_seeds))
 
 
 @app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
@@ -217,74 +214,3 @@ def _hparams(spec: SweepSpec, words: dict[str, str]) -> dict[str, Any]:
 def _default_folder(spec: SweepSpec) -> Path:
     names = "-".join(RunConfig(dataset=given).dataset_name for given in spec.datasets[:3])
     return Path("runs") / f"sweep-{names.replace(':', '.')}-{seed_hash(spec.as_toml()):08x}"
-
-
-def _tell(runs: Sequence[PlannedRun], folder: SweepFolder, workers: int, console: Console) -> None:
-    finished = {now.run for now in folder.standings() if now.state == "done"} if folder.plan_file.exists() else set()
-    to_do = [run for run in runs if run.name not in finished]
-    console.print(f"{len(runs)} runs, {len(runs) - len(to_do)} of them done, into {folder.path}", highlight=False)
-    if not to_do:
-        return
-    with console.status("measuring a few steps") as line:
-        seconds = estimated_seconds(to_do, workers, lambda what: line.update(f"measuring a few steps of {what}"))
-    console.print(f"about {duration(seconds)} on this machine with {workers} at a time", highlight=False)
-    console.print(f"one of them: {command_of(to_do[0].config)}", highlight=False, soft_wrap=True)
-
-
-def _engine(name: str, workers: int, address: str | None, gpus_per_run: float, results: Any) -> Engine:
-    def run_locally(configs: Sequence[RunConfig], watch: Watch) -> object:
-        return local.run_all(configs, workers=workers, watch=watch)
-
-    def run_by_ray(configs: Sequence[RunConfig], watch: Watch) -> object:
-        return ray_engine.run_all(
-            configs, workers=workers, watch=watch, address=address, gpus_per_run=gpus_per_run, results=results
-        )
-
-    return run_locally if name == "local" else run_by_ray
-
-
-def _carry_out(
-    runs: Sequence[PlannedRun],
-    folder: SweepFolder,
-    engine: Engine,
-    steps: int | None,
-    retry_failed: bool,
-    console: Console,
-) -> bool:
-    """Carry out the runs and say how it went; whether all are done."""
-    with interruptible() as is_interrupted, SweepProgress(runs, steps, console) as progress:
-
-        def begun(configs: Sequence[RunConfig], watch: Watch) -> object:
-            progress.begin()
-            return engine(configs, watch)
-
-        outcome = carry_out(runs, begun, retry_failed=retry_failed, on_stand=progress.tell, should_stop=is_interrupted)
-    console.print(f"[bold]done[/bold]: {outcome.done} of {len(runs)} runs in {folder.path}", highlight=False)
-    if outcome.failed:
-        console.print(
-            f"[red]failed[/red]: {outcome.failed}; `domainwise sweep status {folder.path}` says why, "
-            "--retry-failed tries them again",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(1)
-    return True
-
-
-def _again(
-    spec: SweepSpec,
-    runs: Sequence[PlannedRun],
-    folder: SweepFolder,
-    seeds: range,
-    engine: Engine,
-    steps: int | None,
-    retry_failed: bool,
-    console: Console,
-) -> None:
-    for selection in spec.selection:
-        again = SweepFolder(folder.path.with_name(f"{folder.path.name}-best-{selection}"))
-        with again.locked():
-            chosen = best_runs(folder.path, runs, selection, seeds, again.path)
-            again.claim(replace(spec, selection=(selection,), draws=1, trials=len(seeds)))
-            again.write_plan(chosen)
-            _carry_out(chosen, again, engine, steps, retry_failed, console)

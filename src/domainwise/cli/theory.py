@@ -1,6 +1,5 @@
 """`domainwise theory`: what the paper's theory claims, and what exact mathematics says to it."""
 
-import io
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -38,6 +37,7 @@ def theory(
     if not (0 < radius <= 0.9 and radius < beta):
         raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, not {radius:g}")
     # Imported here because scipy takes a while, and no other command needs it.
+    from domainwise.figures import as_bytes
     from domainwise.theory.figures import draw_all
     from domainwise.theory.findings import findings
 
@@ -58,9 +58,7 @@ def theory(
     with console.status("drawing ..."):
         for name, figure in draw_all(radius, beta).items():
             for kind in ("png", "svg"):
-                drawn = io.BytesIO()
-                figure.savefig(drawn, format=kind, dpi=150)
-                files[f"{name}.{kind}"] = drawn.getvalue()
+                files[f"{name}.{kind}"] = as_bytes(figure, kind)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, written in files.items():

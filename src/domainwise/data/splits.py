@@ -29,6 +29,14 @@ def split(count: int, trial_seed: int, domain_index: int, holdout_fraction: floa
     return Split(main=torch.tensor(keys[cut:]), holdout=torch.tensor(keys[:cut], dtype=torch.int64))
 
 
+def splits_of(dataset: Dataset, trial_seed: int) -> dict[str, Split]:
+    """The split of every domain, by name."""
+    return {
+        domain.name: split(len(domain), trial_seed, index, dataset.holdout_fraction)
+        for index, domain in enumerate(dataset.domains)
+    }
+
+
 HowGiven = Literal["left_out", "named", "fixed"]
 
 

@@ -16,6 +16,7 @@ from domainwise.data import Dataset
 from domainwise.data.batches import in_order
 from domainwise.demo.plan import Row
 from domainwise.demo.table import Line
+from domainwise.figures import write_figure
 from domainwise.perturbations import Perturbation
 
 SHADES = ("#9ecae1", "#4292c6", "#08306b", "#000000")
@@ -36,7 +37,7 @@ def draw(path: Path, table: Sequence[Line], dataset: Dataset, trained: Mapping[R
     examples, perturbations = _parts(below.subfigures(1, 2, width_ratios=(1, 1.25)))
     _examples(examples, dataset)
     _perturbations(perturbations, dataset, trained)
-    figure.savefig(path, format="png")
+    write_figure(path, figure)
 
 
 def _parts(subfigures: object) -> list[SubFigure]:

@@ -1,28 +1,21 @@
 """One run, from its config to its folder; killed at any moment, it goes on as if it had not been."""
 
-import math
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.batches import draw_batches
 from domainwise.data.places import OnProgress, silent
-from domainwise.data.splits import Roles, Split, split
-from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.runs.build import build_algorithm, data_facts
+from domainwise.data.splits import Roles, Split, splits_of
+from domainwise.errors import DomainwiseError
+from domainwise.runs.build import data_facts
 from domainwise.runs.config import RunConfig, build_dataset, resolved, run_seed
 from domainwise.runs.device import autocast, pick_device
-from domainwise.runs.evaluate import evaluate, selection_score
-from domainwise.runs.ranks import Ranks, joined, notes_on_shares
-from domainwise.runs.store import SCHEMA, Record, RunFolder
+from domainwise.runs.in_progress import OnRecord, OnStep, RunInProgress
+from domainwise.runs.randomness import torch_settings
+from domainwise.runs.ranks import Ranks, joined
+from domainwise.runs.store import Record, RunFolder
 from domainwise.runs.tracking import check_logger, tracked
 
 
@@ -40,8 +33,6 @@ class RunResult:
 
 
 OnStart = Callable[[RunConfig, int], None]
-OnStep = Callable[[int, float], None]
-OnRecord = Callable[[Record], None]
 
 
 def train(
@@ -75,14 +66,14 @@ def train(
             dataset = build_dataset(config, on_data)
             config, roles = resolved(config, dataset)
             splits = _splits(config, dataset, roles, ranks)
-        run = _Run(config, dataset, roles, splits, device, RunFolder(config.folder()), ranks)
+        run = RunInProgress(config, dataset, roles, splits, device, RunFolder(config.folder()), ranks)
         with ranks.agreed():
             if ranks.is_first:
                 run.folder.create()
                 held.enter_context(run.folder.locked())
                 run.folder.claim(config.identity(), data_facts(dataset, roles, run.splits))
         if not ranks.first_says(run.folder.is_done):
-            with _torch_settings(config.threads, run_seed(config, dataset), device):
+            with torch_settings(config.threads, run_seed(config, dataset), device):
                 with ranks.agreed():
                     run.start()
                     if ranks.is_first:
@@ -95,198 +86,8 @@ def train(
             return RunResult(run.folder.path, config, run.complete_records())
 
 
-@dataclass
-class _Run:
-    """A run in progress: what is fixed, then what a checkpoint holds."""
-
-    config: RunConfig
-    dataset: Dataset
-    roles: Roles
-    splits: dict[str, Split]
-    device: torch.device
-    folder: RunFolder
-    ranks: Ranks
-    log: OnRecord = lambda record: None
-    algorithm: Algorithm = field(init=False)
-    generator: torch.Generator = field(init=False)
-    step: int = 0
-    measured: list[dict[str, float]] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
-    best: float = -1.0
-
-    def start(self) -> None:
-        """Build the algorithm and restore the newest checkpoint, if there is one."""
-        self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        facts = data_facts(self.dataset, self.roles, self.splits)
-        self.algorithm = build_algorithm(self.config, facts, self.generator).to(self.device)
-        self.algorithm.network.to(memory_format=torch.channels_last)
-        checkpoint = self.folder.read_checkpoint()
-        if checkpoint is not None:
-            self._restore(checkpoint)
-
-    def go_on(
-        self,
-        precision: Any,
-        on_step: OnStep,
-        on_record: OnRecord,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        assert self.config.steps is not None
-        assert self.config.record_every is not None
-        self.algorithm.train()
-        notes = notes_on_shares(self.algorithm, self.config, self.ranks)
-        for note in notes if self.ranks.is_first else ():
-            warnings.warn(note, stacklevel=3)
-        seed = run_seed(self.config, self.dataset)
-        since, started = self.step, time.perf_counter()
-        while self.step < self.config.steps:
-            batches = self._batches()
-            with precision, self.ranks.own_draws(self.generator, seed, self.step):
-                measured = self.algorithm.update(batches)
-            if notes:
-                self.ranks.average_(self.algorithm.buffers())
-            measured, is_to_stop = self._over_ranks(measured, should_stop)
-            loss = measured["loss"]
-            if not math.isfinite(loss):
-                raise DomainwiseError(
-                    f"the loss is {loss} at step {self.step}: training diverged. Try a lower lr or epsilon"
-                )
-            self.measured.append(measured)
-            self.step += 1
-            on_step(self.step, loss)
-            if (self.step - 1) % self.config.record_every == 0 or self.step == self.config.steps:
-                seconds = (time.perf_counter() - started) / (self.step - since)
-                record = self._record(seconds)
-                self.log(record)
-                on_record(record)
-                since, started = self.step, time.perf_counter()
-            elif is_to_stop():
-                with self.ranks.agreed():
-                    self._save()
-                raise RunInterrupted(f"stopped after {self.step} steps")
-        with self.ranks.agreed():
-            if self.ranks.is_first:
-                self.folder.write_done()
-
-    def _over_ranks(
-        self, measured: dict[str, float], should_stop: Callable[[], bool]
-    ) -> tuple[dict[str, float], Callable[[], bool]]:
-        """What was measured as means over ranks, and whether any is to stop: one message for both."""
-        if self.ranks.count == 1:
-            return measured, should_stop
-        *means, stopping = self.ranks.means([*measured.values(), float(should_stop())])
-        return dict(zip(measured, means, strict=True)), lambda: stopping > 0
-
-    def complete_records(self) -> list[Record]:
-        """All records of the run that its folder calls done."""
-        assert self.config.steps is not None
-        records = self.folder.read_records()
-        if not records or records[-1]["step"] != self.config.steps - 1:
-            raise DomainwiseError(
-                f"the run is done, but {self.folder.records_file} does not reach its last step, "
-                f"{self.config.steps - 1}; restore it, or delete that folder to train again"
-            )
-        return records
-
-    def _batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        assert self.config.batch_size is not None
-        # Every rank draws the whole batch, so that their generators stay together, and keeps its share.
-        whole = draw_batches(
-            [(self.dataset.domains[self.dataset.index(name)], self.splits[name].main) for name in self.roles.train],
-            self.config.batch_size,
-            self.generator,
-            self.device,
-            is_augmented=bool(self.config.augment),
-        )
-        return [(self.ranks.share(x), self.ranks.share(y)) for x, y in whole]
-
-    def _record(self, seconds_per_step: float) -> Record:
-        """Measure, and write everything: the checkpoint last, because it says that the rest is there."""
-        accuracy = evaluate(
-            self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device, self.ranks
-        )
-        record = {
-            "schema": SCHEMA,
-            "step": self.step - 1,
-            "dataset": self.dataset.name,
-            "algorithm": self.config.algorithm_name,
-            "trial_seed": self.config.trial_seed,
-            "hparams_seed": self.config.hparams_seed,
-            "train_domains": self.roles.train,
-            "validation_domains": self.roles.validation,
-            "test_domains": self.roles.test,
-            "roles": self.roles.given,
-            "hparams": {
-                "batch_size": self.config.batch_size,
-                "dropout": self.config.dropout,
-                **self.config.hparams,
-            },
-            "accuracy": accuracy,
-            **_means(self.measured),
-            "seconds_per_step": seconds_per_step,
-            **self.algorithm.describe(),
-        }
-        self.records.append(record)
-        self.measured.clear()
-        score = selection_score(accuracy, self.roles)
-        is_best, self.best = score > self.best, max(score, self.best)
-        if self.ranks.is_first:
-            self.folder.write_records(self.records)
-            weights = self.algorithm.network.state_dict()
-            for which in ("best", "last") if is_best else ("last",):
-                self.folder.write_weights(which, weights)
-            self._save()
-        return record
-
-    def _save(self) -> None:
-        if not self.ranks.is_first:
-            return
-        self.folder.write_checkpoint(
-            {
-                "step": self.step,
-                "measured": self.measured,
-                "records": len(self.records),
-                "best": self.best,
-                "algorithm": self.algorithm.state_dict(),
-                "generator": self.generator.get_state(),
-                "random": _random_state(self.device),
-            }
-        )
-
-    def _restore(self, checkpoint: dict[str, Any]) -> None:
-        try:
-            self.step, self.measured = checkpoint["step"], checkpoint["measured"]
-            self.best = checkpoint["best"]
-            self.algorithm.load_state_dict(checkpoint["algorithm"])
-            self.generator.set_state(checkpoint["generator"])
-            _set_random_state(self.device, checkpoint["random"])
-            count = checkpoint["records"]
-        except (KeyError, RuntimeError, TypeError) as error:
-            first = str(error).splitlines()[0]
-            raise DomainwiseError(f"{self.folder.checkpoint_file} does not fit this run: {first}") from error
-        records = self.folder.read_records()
-        if len(records) < count:
-            raise DomainwiseError(
-                f"{self.folder.records_file} has {len(records)} records, the checkpoint beside it {count}; restore it"
-            )
-        self.records = records[:count]
-        if self.ranks.is_first:
-            self.folder.write_records(self.records)  # without what is newer than the checkpoint, or half a line
-
-
 def _unheard(*_: object) -> None:
     """What ranks other than the first call instead of the caller's functions."""
-
-
-def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
-    """The loss and the method's own terms, as means over the updates since the last record."""
-    values: dict[str, list[float]] = {}
-    for each in measured:
-        for name, value in each.items():
-            values.setdefault(name, []).append(value)
-    terms = {name: math.fsum(given) / len(given) for name, given in values.items()}
-    loss = terms.pop("loss")
-    return {"loss": loss, "terms": terms} if terms else {"loss": loss}
 
 
 def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> dict[str, Split]:
@@ -296,10 +97,7 @@ def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> 
             f"a batch of {config.batch_size} images cannot be shared equally by {ranks.count} processes; "
             f"choose a batch size that is a multiple of {ranks.count}"
         )
-    splits = {
-        domain.name: split(len(domain), config.trial_seed, index, dataset.holdout_fraction)
-        for index, domain in enumerate(dataset.domains)
-    }
+    splits = splits_of(dataset, config.trial_seed)
     for name in roles.train:
         count = len(splits[name].main)
         if count < config.batch_size:
@@ -308,35 +106,3 @@ def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> 
                 "choose a smaller batch size"
             )
     return splits
-
-
-@contextmanager
-def _torch_settings(threads: int | None, seed: int, device: torch.device) -> Iterator[None]:
-    """The run's own seed and thread count; the caller's are back afterwards."""
-    before = torch.get_num_threads()
-    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        if threads is not None:
-            torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state()
-    if device.type == "mps":
-        states["mps"] = torch.mps.get_rng_state()
-    return states
-
-
-def _set_random_state(device: torch.device, states: dict[str, torch.Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
-    if device.type == "mps" and "mps" in states:
-        torch.mps.set_rng_state(states["mps"])

@@ -24,7 +24,7 @@ def list_folder(root: Path, name: str | None = None) -> Listing:
         raise DomainwiseError(f"there are no images in {root}: {_LAYOUT}")
     listed = []
     for domain in domains:
-        found = [(file, label) for label, kind in enumerate(classes) for file in _images(domain / kind)]
+        found = [(file, label) for label, kind in enumerate(classes) for file in images_below(domain / kind)]
         if not found:
             lying = _is_class_folder(domain)
             hint = f"its images lie in no class folder; {_LAYOUT}" if lying else "move it away, or fill it"
@@ -42,7 +42,7 @@ def _folders(parent: Path) -> list[Path]:
     return [child for child in children if child.is_dir() and not child.name.startswith(_LEFT_ALONE)]
 
 
-def _images(folder: Path) -> list[Path]:
+def images_below(folder: Path) -> list[Path]:
     """Images in a class folder and in folders below it, in the order that torchvision's ImageFolder gives them."""
     if not folder.is_dir():
         return []

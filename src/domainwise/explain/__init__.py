@@ -1,0 +1,1 @@
+"""What trained models look at, what their perturbations look like, and what attacks do to them."""

@@ -1,0 +1,67 @@
+"""A run opened again holds the very data it was trained on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from domainwise.data.batches import in_order
+from domainwise.errors import DomainwiseError
+from domainwise.runs import RunConfig, train
+from domainwise.runs.reopen import open_run
+
+SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = RunConfig(
+        algorithm="uat",
+        steps=2,
+        batch_size=8,
+        trial_seed=3,
+        dataset_options=SMALL,
+        output=tmp_path_factory.mktemp("r") / "run",
+    )
+    return train(config).folder
+
+
+def test_the_data_gives_the_recorded_accuracy(run: Path) -> None:
+    opened = open_run(run)
+    model = opened.model("last")
+    domain = opened.dataset.domains[opened.dataset.index("shift_8")]
+    with torch.no_grad():
+        right = sum(
+            int((model(x).argmax(1) == y).sum())
+            for x, y in in_order(domain, opened.splits["shift_8"].main, torch.device("cpu"))
+        )
+    recorded = opened.records[-1]["accuracy"]["shift_8"]["main"]
+    assert right / len(opened.splits["shift_8"].main) == recorded
+    assert opened.roles.train == ("style_0", "style_1")
+    assert opened.roles.test == ("shift_0", "shift_8")
+    assert opened.roles.given == "fixed"
+
+
+def test_the_algorithm_has_its_perturbation(run: Path) -> None:
+    norms = open_run(run).algorithm().perturbation.delta().flatten(1).norm(dim=1)  # type: ignore[union-attr,operator]
+    assert norms.tolist() == pytest.approx(open_run(run).records[-1]["perturbation"]["norm"], abs=1e-6)
+
+
+def test_data_that_is_not_the_runs_is_refused(run: Path, tmp_path: Path) -> None:
+    from domainwise.data import silhouettes_spurious
+
+    with pytest.raises(DomainwiseError, match="option"):
+        open_run(run, dataset=silhouettes_spurious)
+
+
+def test_own_images_must_be_given(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text((run / "config.json").read_text().replace('"silhouettes"', '"os:getcwd"'))
+    with pytest.raises(DomainwiseError, match="give them as --dataset"):
+        open_run(other)
+
+
+def test_no_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="there is no run"):
+        open_run(tmp_path)
