@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed-test
 	# One thread a process: several of them with several each get in one another's way.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)

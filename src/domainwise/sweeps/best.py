@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
-
 from domainwise.errors import DomainwiseError
 from domainwise.selection import SELECTIONS
 from domainwise.selection.read import read_runs
@@ -25,11 +23,15 @@ def best_runs(
     best = chosen.sort("score", descending=True, maintain_order=True).unique(
         ["dataset", "algorithm", "test_domain"], keep="first", maintain_order=True
     )
-    names = best.select(pl.col("run").str.split("/").list.last()).to_series().unique(maintain_order=True)
+    # A run that tests on several domains may be the choice for some of them only, and counts for those alone.
+    domains: dict[str, list[str]] = {}
+    for run, domain in best.select("run", "test_domain").iter_rows():
+        domains.setdefault(Path(run).name, []).append(domain)
     of_name = {run.name: run for run in planned}
-    return [_again(of_name[name], seed, folder) for seed in seeds for name in names if name in of_name]
+    return [_again(of_name[name], tests, seed, folder) for seed in seeds for name, tests in domains.items()]
 
 
-def _again(run: PlannedRun, seed: int, folder: Path) -> PlannedRun:
+def _again(run: PlannedRun, tests: Sequence[str], seed: int, folder: Path) -> PlannedRun:
     name = f"{run.name}-again{seed}"
-    return replace(run, name=name, config=replace(run.config, trial_seed=seed, output=folder / name))
+    config = replace(run.config, trial_seed=seed, test_domains=tuple(tests), output=folder / name)
+    return replace(run, name=name, config=config)
