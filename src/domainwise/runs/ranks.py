@@ -6,7 +6,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count as counted
 
@@ -141,16 +141,6 @@ def joined(device: torch.device) -> Iterator[Ranks]:
             yield Ranks(rank, count)
         finally:
             dist.destroy_process_group()
-
-
-@contextmanager
-def only_first_speaks() -> Iterator[None]:
-    """What other ranks would print is the same, and left out. An unexpected error still shows: it leaves the block."""
-    if not is_one_of_several() or int(os.environ.get("RANK", "0")) == 0:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
 
 
 @contextmanager
