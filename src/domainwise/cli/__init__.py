@@ -10,7 +10,19 @@ import typer
 from domainwise.errors import DomainwiseError, RunInterrupted, in_one_line
 
 # Each is a module here, with a function or a group of commands of its name.
-COMMANDS = ("train", "sweep", "report", "demo", "algorithms", "data", "theory")
+COMMANDS = (
+    "train",
+    "sweep",
+    "report",
+    "explain",
+    "perturbations",
+    "robustness",
+    "predict",
+    "demo",
+    "algorithms",
+    "data",
+    "theory",
+)
 
 
 def main() -> None:

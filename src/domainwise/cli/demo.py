@@ -11,7 +11,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from domainwise.cli.interrupt import interruptible
+from domainwise.cli.progress import DataProgress
 from domainwise.data import silhouettes
+from domainwise.demo.page import write_demo_page
 from domainwise.demo.picture import draw
 from domainwise.demo.plan import METHODS, RADII, STEPS, Plan, Row
 from domainwise.demo.table import Line, lines, table_of
@@ -44,6 +46,7 @@ def demo(
     workers: Annotated[int, typer.Option(help="Processes, of one thread each.")] = 2,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs are kept.")] = Path("runs/demo"),
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("demo.png"),
+    page: Annotated[Path, typer.Option(help="Where the page with the whole result goes.")] = Path("demo.html"),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown too.")] = False,
 ) -> None:
     """Train ERM, AT, UAT, MAT and LDAT on the embedded images and show how each holds up as the shift grows.
@@ -73,7 +76,10 @@ def demo(
         row: load_algorithm(next(result.folder for of, result in results if of == row)) for row in _middle_rows(plan)
     }
     draw(picture, table, silhouettes(plan.seed), shown, f"Accuracy under unseen shift ({plan.title()})")
-    console.print(f"picture: {picture}", highlight=False)
+    with DataProgress(console) as progress:
+        write_demo_page(page, plan, table, results, progress.report)
+    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page}", highlight=False, soft_wrap=True)
 
 
 def _run(plan: Plan, workers: int, console: Console) -> list[tuple[Row, RunResult]]:

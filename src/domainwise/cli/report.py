@@ -4,16 +4,18 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.reports import FORMATS, Report, make_report
+from domainwise.reports import FORMATS, Report, make_report, page
 from domainwise.reports.formats import as_terminal
-from domainwise.selection.read import read_runs
+from domainwise.reports.page.material import Variants
+from domainwise.selection import SELECTIONS
+from domainwise.selection.read import DuplicateRuns, read_runs
 
 EXAMPLES = """
 Examples:
@@ -25,6 +27,10 @@ domainwise report sweeps/pacs sweeps/nico --selection training_domain --selectio
 domainwise report sweeps/pacs --columns worst,gap --compare paper --versus erm
 
 domainwise report sweeps/pacs --output tables/pacs.tex
+
+domainwise report sweeps/pacs --html pacs.html
+
+domainwise report runs/demo --html demo.html --split-variants
 
 domainwise report path/to/domainbed_sweep --format markdown
 """
@@ -50,6 +56,13 @@ def report(
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write into this file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page for the browser, with tables, plots and every run. Tables are then printed only if "
+            "--format or --output ask for them."
+        ),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(help="More columns, of worst, gap and training, with commas between them."),
@@ -57,18 +70,32 @@ def report(
     compare: Annotated[str | None, typer.Option(help="`paper`: put its numbers beside these.")] = None,
     versus: Annotated[str | None, typer.Option(help="Compare every method with this one, pair by pair.")] = None,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Count runs that are not done, too.")] = False,
+    split_variants: Annotated[
+        bool,
+        typer.Option(
+            "--split-variants", help="Name runs that would fill the same place apart by the settings that differ."
+        ),
+    ] = False,
 ) -> None:
     """Tables of accuracy on unseen domains: methods by test domains, and averages over datasets."""
     name = _format(format_, output)
     if compare is not None and compare not in _REFERENCES:
         raise unknown("reference to --compare with", compare, _REFERENCES)
-    made = make_report(
-        read_runs(sweep, unfinished=unfinished),
-        selection or _selections(sweep),
-        columns=[word.strip() for word in (columns or "").split(",") if word.strip()],
-        beside_paper=compare == "paper",
-        versus=versus,
-    )
+    options: dict[str, Any] = {
+        "columns": [word.strip() for word in (columns or "").split(",") if word.strip()],
+        "beside_paper": compare == "paper",
+        "versus": versus,
+    }
+    selections = selection or _selections(sweep)
+    material = _read(sweep, unfinished=unfinished, split_variants=split_variants, is_for_page=html is not None)
+    if html is not None:
+        # What finds nothing to choose is left out there, so that all may be asked for.
+        asked = [*selections, *(() if selection else SELECTIONS)]
+        html.parent.mkdir(parents=True, exist_ok=True)
+        _write(html, page.as_html(material, selections=asked, **options))
+        if format_ is None and output is None:
+            return
+    made = make_report(material.runs, selections, **options)
     if name in ("csv", "json"):
         for note in made.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -76,6 +103,19 @@ def report(
         _write(output, FORMATS[name](made))
     else:
         _show(made, name)
+
+
+def _read(sweep: Sequence[Path], *, unfinished: bool, split_variants: bool, is_for_page: bool) -> page.Material:
+    """The runs; what a table does not need of them only where it is asked for."""
+    try:
+        if not is_for_page and not split_variants:
+            return page.Material(read_runs(sweep, unfinished=unfinished))
+        with Console(stderr=True).status("reading runs"):
+            how: Variants = "split" if split_variants else "refuse"
+            return page.read_material(sweep, variants=how, unfinished=unfinished)
+    except DuplicateRuns as error:
+        advice = "" if split_variants else ", or name them apart by their settings with --split-variants"
+        raise DomainwiseError(f"{error}{advice}") from error
 
 
 def _format(given: str | None, output: Path | None) -> str:

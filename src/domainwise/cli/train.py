@@ -102,6 +102,9 @@ def train(
     logger: Annotated[
         str | None, typer.Option(help="Send records to tensorboard, wandb or mlflow too; off by default.")
     ] = None,
+    keep_perturbations: Annotated[
+        bool, typer.Option("--keep-perturbations", help="Keep the perturbation at every record, to look at later.")
+    ] = False,
 ) -> None:
     """Train one classifier into a run folder. Stopped or killed, the same command goes on where it was."""
     config = RunConfig.of(
@@ -131,6 +134,7 @@ def train(
         threads=threads,
         output=output,
         logger=logger,
+        keep_perturbations=keep_perturbations,
     )
     words = pairs(hparam or [], "--hparam")
     config = replace(config, hparams=config.algorithm_class().Hparams.parse(words))

@@ -8,16 +8,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
 from domainwise.data.batches import in_order
 from domainwise.demo.plan import Row
 from domainwise.demo.table import Line
+from domainwise.explain.offsets import offset_of_each
 from domainwise.figures import write_figure
-from domainwise.perturbations import Perturbation
 
 SHADES = ("#9ecae1", "#4292c6", "#08306b", "#000000")
 PLAIN = "#d95f0e"
@@ -98,25 +96,12 @@ def _perturbations(figure: SubFigure, dataset: Dataset, trained: Mapping[Row, Al
         panels[row][0].set_ylabel(domain.name, fontsize=9)
         x, _ = next(in_order(domain, torch.tensor([0]), torch.device("cpu")))
         for panel, (which, algorithm) in zip(panels[row][1:], trained.items(), strict=False):
-            offset = _offset(algorithm, x, domain.labels[:1], row).permute(1, 2, 0)
+            offset = offset_of_each(algorithm, x, domain.labels[:1], row)[0].permute(1, 2, 0)
             _show(panel, (0.5 + 0.5 * offset / offset.abs().max().clamp(min=1e-12)).numpy())
             if row == 0:
                 panel.set_title(f"{which.method.upper()} {which.radius:g}", fontsize=9)
     for panel in panels[:, 1 + len(trained) :].flat:
         panel.axis("off")
-
-
-def _offset(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int) -> Tensor:
-    """The perturbation of one image: its domain's, or for those made anew for each sample, an attack on it."""
-    perturbation = algorithm.perturbation
-    assert isinstance(perturbation, Perturbation)
-    if perturbation.is_kept:
-        return perturbation.delta()[domain].detach()
-    space = getattr(algorithm, "space", None)
-    model = algorithm.network if space is None else space.behind(algorithm.network)
-    inputs = x if space is None else space.enter(x)
-    attacked = perturbation.attack(inputs, domain, lambda x: F.cross_entropy(model(x), y, reduction="none"))
-    return (attacked - inputs)[0]
 
 
 def _show(panel: Axes, image: NDArray[np.generic]) -> None:

@@ -69,6 +69,7 @@ class Plan:
             record_every=max(1, self.steps // 4),
             device="cpu",
             output=self.output / name,
+            keep_perturbations=row.radius is not None and row.method != "at",
         )
 
     def _hparams(self, row: Row) -> dict[str, Any]:

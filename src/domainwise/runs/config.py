@@ -49,7 +49,9 @@ class RunConfig:
         hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
         evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
         logger: where records also go; see `domainwise.runs.tracking`.
-        data_dir, device, threads, output, logger: where and how it runs. They are not part of what the run is.
+        keep_perturbations: whether the folder keeps the perturbation at every record; see `domainwise.runs.snapshots`.
+        data_dir, device, threads, output, logger, keep_perturbations: where and how it runs. They are not part of what
+            the run is.
     """
 
     dataset: AnyDataset = "silhouettes"
@@ -75,6 +77,7 @@ class RunConfig:
     threads: int | None = None
     output: str | Path | None = None
     logger: LoggerName | None = None
+    keep_perturbations: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "record_every", "batch_size", "threads"):
@@ -127,7 +130,7 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What the run is, ready for JSON: every setting but those of where and how."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("data_dir", "device", "threads", "output", "logger"):
+        for name in ("data_dir", "device", "threads", "output", "logger", "keep_perturbations"):
             del values[name]
         values["dataset"] = self.dataset_name
         values["algorithm"] = name_of(self.algorithm)

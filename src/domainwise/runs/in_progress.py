@@ -19,6 +19,7 @@ from domainwise.runs.config import RunConfig, run_seed
 from domainwise.runs.evaluate import evaluate, selection_score
 from domainwise.runs.randomness import random_state, set_random_state
 from domainwise.runs.ranks import Ranks, notes_on_shares
+from domainwise.runs.snapshots import notes_on_snapshots, snapshot
 from domainwise.runs.store import SCHEMA, Record, RunFolder
 
 OnStep = Callable[[int, float], None]
@@ -65,7 +66,7 @@ class RunInProgress:
         assert self.config.record_every is not None
         self.algorithm.train()
         notes = notes_on_shares(self.algorithm, self.config, self.ranks)
-        for note in notes if self.ranks.is_first else ():
+        for note in (*notes, *notes_on_snapshots(self.algorithm, self.config)) if self.ranks.is_first else ():
             warnings.warn(note, stacklevel=3)
         seed = run_seed(self.config, self.dataset)
         since, started = self.step, time.perf_counter()
@@ -165,6 +166,8 @@ class RunInProgress:
             weights = self.algorithm.network.state_dict()
             for which in ("best", "last") if is_best else ("last",):
                 self.folder.write_weights(which, weights)
+            if self.config.keep_perturbations and (kept := snapshot(self.algorithm)):
+                self.folder.write_perturbation(self.step - 1, kept)
             self._save()
         return record
 

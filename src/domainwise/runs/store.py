@@ -38,6 +38,7 @@ class RunFolder:
         self.records_file = self.path / "records.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.done_file = self.path / "done"
+        self.perturbations = self.path / "perturbations"
 
     @property
     def is_done(self) -> bool:
@@ -78,7 +79,8 @@ class RunFolder:
                     f"the folder {self.path} holds another run: its {name} is {_short(there[part].get(name))}, not "
                     f"{_short(wanted[part][name])}; choose another --output, or delete that folder"
                 )
-        remove_partial_files(self.path)
+        for folder in (self.path, self.perturbations):
+            remove_partial_files(folder)
 
     def read_config(self) -> dict[str, dict[str, Any]]:
         """`{"config": what RunConfig takes, "data": classes, input shape and domains}`."""
@@ -99,17 +101,23 @@ class RunFolder:
         write_records(self.records_file, records)
 
     def write_weights(self, which: Which, state: Mapping[str, Tensor]) -> None:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        write_atomically(self.path / f"{which}.safetensors", safetensors.torch.save(tensors))
+        _write_tensors(self.path / f"{which}.safetensors", state)
 
     def read_weights(self, which: Which) -> dict[str, Tensor]:
         file = self.path / f"{which}.safetensors"
         if not file.exists():
             raise DomainwiseError(f"the run in {self.path} has no {which}.safetensors yet")
-        try:
-            return safetensors.torch.load_file(file)
-        except safetensors.SafetensorError as error:
-            raise DomainwiseError(f"{file} is damaged and cannot be read: {error}") from error
+        return _read_tensors(file)
+
+    def write_perturbation(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the perturbation that the record of `step` describes."""
+        self.perturbations.mkdir(exist_ok=True)
+        _write_tensors(self.perturbations / f"step-{step:06d}.safetensors", tensors)
+
+    def read_perturbations(self) -> dict[int, dict[str, Tensor]]:
+        """What was kept of the perturbation, by step and in that order; empty where nothing was."""
+        files = {int(file.stem.removeprefix("step-")): file for file in self.perturbations.glob("step-*.safetensors")}
+        return {step: _read_tensors(files[step]) for step in sorted(files)}
 
     def write_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         # Through memory: where the disk is full, torch's own writer ends the process.
@@ -132,6 +140,18 @@ class RunFolder:
 
     def write_done(self) -> None:
         write_atomically(self.done_file, b"")
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(file, safetensors.torch.save(content))
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise DomainwiseError(f"{file} is damaged and cannot be read: {error}") from error
 
 
 def _short(value: object, most: int = 60) -> str:

@@ -14,7 +14,11 @@ from domainwise.selection.folders import Folder, find_folders
 from domainwise.selection.frame import Row, frame_of_rows, rows_of
 from domainwise.selection.planned import Planned, read_plan
 
-__all__ = ["Planned", "Runs", "read_runs"]
+__all__ = ["DuplicateRuns", "Planned", "Runs", "clashes", "read_runs", "refuse_duplicates"]
+
+
+class DuplicateRuns(DomainwiseError):
+    """Two runs would fill the same place of a table."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,13 @@ class Runs:
     notes: tuple[str, ...]
 
 
-def read_runs(paths: Sequence[Path], *, unfinished: bool = False) -> Runs:
+def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicates: bool = False) -> Runs:
     """Every run at or below `paths`: sweeps, runs of ours and of DomainBed, or folders that hold such.
 
     Args:
         unfinished: whether runs of ours that are not done count too; DomainBed's always do.
+        keep_duplicates: whether runs that would fill the same place of a table are let through, for whoever tells them
+            apart.
     """
     planned: list[Planned] = []
     found = _Found()
@@ -48,7 +54,8 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False) -> Runs:
         if folder.is_domainbeds:
             found.add(folder, "results.jsonl", read_lines, record_of)
     frame = frame_of_rows(found.rows)
-    _refuse_duplicates(frame)
+    if not keep_duplicates:
+        refuse_duplicates(frame)
     return Runs(frame, tuple(planned), found.all_notes())
 
 
@@ -118,19 +125,23 @@ def _last_step(folder: Folder) -> int | None:
         return None
 
 
-def _refuse_duplicates(frame: pl.DataFrame) -> None:
-    """Two runs that would fill the same place: no table could say which one it shows."""
+def clashes(frame: pl.DataFrame) -> pl.DataFrame:
+    """Places of a table with several runs: dataset, algorithm, trial, draw, what is `tested`; and the runs."""
     place = ("dataset", "algorithm", "trial", "draw", "tested")
     tested = pl.when("is_result").then("test_domain").otherwise(pl.col("test_domains").list.sort().list.join(" and "))
-    twice = (
+    return (
         frame.with_columns(tested=tested)
         .group_by(place, maintain_order=True)
         .agg(pl.col("run").unique(maintain_order=True))
         .filter(pl.col("run").list.len() > 1)
     )
-    for row in twice.head(1).iter_rows(named=True):
+
+
+def refuse_duplicates(frame: pl.DataFrame, advice: str = "leave one of them out") -> None:
+    """Raise for two runs that would fill the same place: no table could say which one it shows."""
+    for row in clashes(frame).head(1).iter_rows(named=True):
         one, other = row["run"][:2]
-        raise DomainwiseError(
+        raise DuplicateRuns(
             f"{one} and {other} are both {row['algorithm']} on {row['dataset']}, tested on {row['tested']}, trial "
-            f"{row['trial']}, draw {row['draw']}; a table would count it twice: leave one of them out"
+            f"{row['trial']}, draw {row['draw']}; a table would count it twice: {advice}"
         )

@@ -1,0 +1,105 @@
+"""Do domain-wise perturbations make a network look at the object? Grad-CAM against masks, beside accuracy.
+
+The demo's methods with its settings on both embedded datasets: a radius of .5, and .2 for AT, which stays at chance at
+.5. Attention is that of the last model, as a share of the heat of the predicted class, over each test domain.
+
+    python benchmarks/object_attention.py
+    python benchmarks/object_attention.py --seeds 1 --steps 2 --output /tmp/object_attention
+
+Finished runs are kept: a second call only measures, and one that was stopped goes on.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from domainwise.demo.plan import METHODS, STEPS, Plan
+from domainwise.explain.attention import Attention, Cell, attention_of_run, attention_table
+from domainwise.markdown import as_markdown
+from domainwise.runs import RunConfig, RunResult
+from domainwise.runs.device import pick_device
+from domainwise.runs.reopen import open_run
+from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.local import run_all
+
+DATASETS = ("silhouettes", "silhouettes_spurious")
+RADIUS, RADIUS_OF_AT = 0.5, 0.2
+
+Measured = Mapping[str, Sequence[Mapping[str, Attention]]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=DATASETS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--output", type=Path, default=Path("runs/object_attention"))
+    options = parser.parse_args()
+    for dataset in options.datasets:
+        plan = [
+            (method, seed, config(dataset, method, seed, options.steps, options.output))
+            for seed in range(options.seeds)
+            for method in options.methods
+        ]
+        configs = [each for _, _, each in plan]
+
+        def show(number: int, result: RunResult, total: int = len(configs)) -> None:
+            print(f"{number + 1}/{total} {result.folder}", file=sys.stderr, flush=True)
+
+        results = run_all(configs, workers=options.workers, watch=Watch(on_done=show))
+        runs: dict[str, list[RunResult]] = {method: [] for method in options.methods}
+        for (method, _, _), result in zip(plan, results, strict=True):
+            if result is not None:
+                runs[method].append(result)
+        print(f"\n### {dataset}, {options.steps} steps, {options.seeds} seeds\n")
+        print(page(runs, attention(runs)), flush=True)
+
+
+def config(dataset: str, method: str, seed: int, steps: int, output: Path) -> RunConfig:
+    """The demo's run of this method, on either dataset."""
+    radius = RADIUS_OF_AT if method == "at" else RADIUS
+    ((_, made),) = Plan(methods=(method,), radii=(radius,), seed=seed, steps=steps).configs()
+    return replace(made, dataset=dataset, output=output / f"{dataset}-{method}-{steps}-seed{seed}")
+
+
+def attention(runs: Mapping[str, Sequence[RunResult]]) -> Measured:
+    """Seed by seed, so that the data of one is made once."""
+    device = pick_device("auto")
+    measured: dict[str, list[Mapping[str, Attention]]] = {method: [] for method in runs}
+    for of_seed in zip(*runs.values(), strict=True):
+        for method, result in zip(runs, of_seed, strict=True):
+            measured[method].append(attention_of_run(open_run(result.folder), device, which="last"))
+            print(f"measured {result.folder.name}", file=sys.stderr, flush=True)
+    return measured
+
+
+def page(runs: Mapping[str, Sequence[RunResult]], measured: Measured) -> str:
+    """Attention and accuracy, a row a method each, and what did not count."""
+    table = attention_table(measured)
+    accuracies = [[method, *(str(accuracy(of, domain)) for domain in table.domains)] for method, of in runs.items()]
+    head, numbers = ["method", *table.domains], len(table.domains)
+    blank = ", ".join(f"{method} {left_out} of {total}" for method, (left_out, total) in table.blank.items())
+    return "\n\n".join(
+        (
+            "Share of attention on the object, in percent:",
+            as_markdown(head, table.lines(), numbers),
+            "Accuracy, in percent:",
+            as_markdown(head, accuracies, numbers),
+            f"Maps without heat, left out: {blank}.",
+        )
+    )
+
+
+def accuracy(results: Sequence[RunResult], domain: str) -> Cell:
+    values = [float(result.last["accuracy"][domain]["main"]) for result in results]
+    error = statistics.pstdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return Cell(statistics.fmean(values), error, len(values))
+
+
+if __name__ == "__main__":
+    main()

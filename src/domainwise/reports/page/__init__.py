@@ -1,0 +1,7 @@
+"""A report as one HTML page that needs nothing beside itself."""
+
+from domainwise.reports.page.material import Material, read_material
+from domainwise.reports.page.page import as_html, write_page
+from domainwise.reports.page.pictures import Picture
+
+__all__ = ["Material", "Picture", "as_html", "read_material", "write_page"]

@@ -1,0 +1,168 @@
+"""`domainwise explain`: a picture and a table from runs, over seeds, and input that cannot be used."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from domainwise.explain.attention import attention_of_run
+from domainwise.runs import RunConfig, train
+from domainwise.runs.reopen import open_run
+
+SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """erm with two seeds, and uat with one seed at two radii."""
+    folder = tmp_path_factory.mktemp("runs")
+    plan: list[tuple[str, str, int, dict[str, Any]]] = [
+        ("erm-0", "erm", 0, {}),
+        ("erm-1", "erm", 1, {}),
+        ("uat-near", "uat", 0, {"epsilon": 0.2}),
+        ("uat-far", "uat", 0, {"epsilon": 0.5}),
+    ]
+    for name, algorithm, seed, hparams in plan:
+        train(
+            RunConfig(
+                algorithm=algorithm,
+                hparams=hparams,
+                trial_seed=seed,
+                steps=2,
+                batch_size=8,
+                dataset_options=SMALL,
+                output=folder / name,
+                device="cpu",
+            )
+        )
+    return folder
+
+
+def rows(markdown: str) -> dict[str, list[str]]:
+    lines = [line.strip("| ").split(" | ") for line in markdown.splitlines() if line.startswith("|")]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def test_the_picture_and_the_table(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    picture = tmp_path / "below" / "maps.png"
+    result = domainwise(
+        "explain", runs / "erm-0", runs / "erm-1", "--images", 2, "-o", picture, "--markdown", "--device", "cpu"
+    )
+    assert result.code == 0, result.err
+    assert picture.read_bytes().startswith(PNG)
+    table = rows(result.out)
+    assert table["method"] == ["shift_0", "shift_8"]
+    found = [attention_of_run(open_run(runs / name), torch.device("cpu")) for name in ("erm-0", "erm-1")]
+    for cell, domain in zip(table["erm"], ("shift_0", "shift_8"), strict=True):
+        one, two = (100 * each[domain].share for each in found)
+        assert cell == f"{(one + two) / 2:.1f} ± {abs(one - two) / 2 / 2**0.5:.1f}"
+        coverage = sum(100 * each[domain].coverage for each in found) / 2
+        assert table["the whole image alike"][("shift_0", "shift_8").index(domain)] == f"{coverage:.1f}"
+
+
+def test_a_folder_of_runs_and_what_tells_them_apart(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    picture = tmp_path / "maps.svg"
+    result = domainwise("explain", runs, "--domain", "shift_0", "--images", 2, "-o", picture, "--markdown")
+    assert result.code == 0, result.err
+    methods = [name for name in rows(result.out) if name not in ("method", "---")]
+    assert methods == ["erm", "uat, epsilon 0.5", "uat, epsilon 0.2", "the whole image alike"]
+    drawn = picture.read_text()
+    # A column for each run of the lowest seed, and none for the other.
+    assert drawn.count(">erm<") == 1
+    assert drawn.count("epsilon ") == 2
+    assert "shift_0" in drawn
+    assert drawn.count("✓") + drawn.count("✗") == 6
+
+
+def test_the_same_call_draws_the_same_and_another_seed_other_images(
+    runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
+) -> None:
+    drawn = []
+    for number, seed in enumerate((0, 0, 1)):
+        picture = tmp_path / f"{number}.png"
+        words = ("--images", 1, "--seed", seed, "-o", picture, "--no-table", "--device", "cpu")
+        result = domainwise("explain", runs / "erm-0", *words)
+        assert result.code == 0, result.err
+        assert "attention" not in result.out
+        drawn.append(picture.read_bytes())
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_the_true_class_and_the_last_model(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    words = ("--classes", "true", "--which", "last", "--images", 1, "-o", tmp_path / "maps.png", "--markdown")
+    result = domainwise("explain", runs / "erm-0", *words)
+    assert result.code == 0, result.err
+    found = attention_of_run(open_run(runs / "erm-0"), torch.device("cpu"), which="last", classes="true")
+    assert rows(result.out)["erm"] == [f"{100 * each.share:.1f}" for each in found.values()]
+    assert "(true class)" in result.out
+
+
+def test_runs_without_a_model_are_left_out_and_counted(
+    runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
+) -> None:
+    shutil.copytree(runs / "erm-0", tmp_path / "runs" / "erm-0")
+    shutil.copytree(runs / "uat-far", tmp_path / "runs" / "uat")
+    (tmp_path / "runs" / "uat" / "best.safetensors").unlink()
+    picture = tmp_path / "maps.png"
+    result = domainwise("explain", tmp_path / "runs", "--images", 1, "-o", picture, "--markdown")
+    assert result.code == 0, result.err
+    assert "no best.safetensors yet: 1 run" in result.err
+    assert "uat" not in rows(result.out)
+    (tmp_path / "runs" / "erm-0" / "best.safetensors").unlink()
+    result = domainwise("explain", tmp_path / "runs", "-o", picture)
+    assert result.code == 2
+    assert "has a model yet" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--classes", "predict"), "did you mean 'predicted'?"),
+        (("--which", "newest"), "unknown which 'newest'"),
+        (("--domain", "shift_9"), "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
+        (("--layer", "featuriser.5"), "did you mean 'featurizer.5'?"),
+        (("--layer", "classifier"), "is no map of the image"),
+        (("--images", "0"), "--images must be from 1 to 32, as shift_8 has, not 0"),
+        (("--images", "33"), "--images must be from 1 to 32"),
+        (("--output", "maps.gif"), "unknown kind of picture 'gif'"),
+        (("nowhere",), "there is no folder nowhere"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...], said: str, runs: Path, tmp_path: Path, domainwise: Callable[..., Any], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = domainwise("explain", runs / "erm-0", "--no-table", *words)
+    assert result.code == 2
+    assert said in result.err
+    assert result.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_of_other_data_are_not_shown_together(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(runs / "erm-0", other)
+    config = json.loads((other / "config.json").read_text())
+    config["config"]["dataset_options"]["shifts"] = [0, 4]
+    (other / "config.json").write_text(json.dumps(config))
+    result = domainwise("explain", runs / "erm-0", other, "-o", tmp_path / "maps.png")
+    assert result.code == 2
+    assert "cannot be shown together: their dataset_options is" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_network_without_maps_is_one_line(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    config = RunConfig(
+        algorithm="erm", network="mlp", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "run"
+    )
+    train(config)
+    result = domainwise("explain", tmp_path / "run", "-o", tmp_path / "maps.png")
+    assert result.code == 2
+    assert "Grad-CAM needs a layer" in result.err
+    assert not (tmp_path / "maps.png").exists()

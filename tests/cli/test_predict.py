@@ -1,0 +1,100 @@
+"""`domainwise predict`: files and folders to classes, in every format, and files that are no images."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from domainwise.data import silhouettes
+from domainwise.runs import RunConfig, load_model, train
+
+COUNTS = {"train_count": 200, "test_count": 40, "shifts": [0]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs") / "run"
+    return train(
+        RunConfig(algorithm="erm", steps=30, batch_size=32, dataset_options=COUNTS, output=output, device="cpu")
+    ).folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    domain = silhouettes(0, **COUNTS).domains[0]
+    (folder / "below").mkdir()
+    for index in range(6):
+        pixels = domain.images[index].permute(1, 2, 0).contiguous().numpy()
+        Image.fromarray(pixels).save(folder / ("below" if index > 3 else ".") / f"{index}.png")
+    return folder
+
+
+Call = Callable[..., Any]
+
+
+def test_json_holds_what_the_model_says(domainwise: Call, run: Path, pictures: Path) -> None:
+    result = domainwise("predict", run, pictures, "--format", "json", "--which", "last")
+    assert result.code == 0, result.err
+    rows = json.loads(result.out)
+    assert [Path(row["image"]).name for row in rows] == [f"{index}.png" for index in range(6)]
+    model, domain = load_model(run, "last"), silhouettes(0, **COUNTS).domains[0]
+    with torch.no_grad():
+        expected = model(domain.images[:6].float() / 255).softmax(1)
+    found = np.array([[row["probabilities"][name] for name in ("cow", "camel")] for row in rows])
+    assert found == pytest.approx(expected.numpy(), abs=1e-5)
+    assert [row["class"] for row in rows] == [("cow", "camel")[index] for index in expected.argmax(1)]
+    assert [row["probability"] for row in rows] == pytest.approx(expected.max(1).values.tolist(), abs=1e-5)
+
+
+def test_csv_into_a_file(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    result = domainwise("predict", run, pictures / "0.png", pictures / "0.png", "-o", tmp_path / "out.csv")
+    assert result.code == 0, result.err
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    assert len(rows) == 1
+    assert float(rows[0]["cow"]) + float(rows[0]["camel"]) == pytest.approx(1, abs=1e-5)
+    assert float(rows[0]["probability"]) == max(float(rows[0]["cow"]), float(rows[0]["camel"]))
+
+
+def test_the_table_shows_as_many_classes_as_asked(domainwise: Call, run: Path, pictures: Path) -> None:
+    result = domainwise("predict", run, pictures / "1.png", "--top", 2)
+    assert result.code == 0, result.err
+    assert {"cow", "camel"} <= set(result.out.split())
+    assert result.out.count("%") == 2
+
+
+def test_a_broken_file_does_not_hide_the_others(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    result = domainwise("predict", run, broken, pictures / "1.png", "--format", "json")
+    assert result.code == 1
+    assert "broken.png is not an image that can be read" in result.err
+    rows = json.loads(result.out)
+    assert rows[0]["class"] is None
+    assert rows[1]["class"] in ("cow", "camel")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("{run}", "nothing.png"), "there is no file or folder nothing.png"),
+        (("{empty}", "{pictures}"), "there is no run in"),
+        (("{run}", "{empty}"), "there are no images in the folder"),
+        (("{run}", "{pictures}", "--format", "cvs"), "csv"),
+        (("{run}", "{pictures}", "--which", "newest"), "which must be"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...], said: str, domainwise: Call, run: Path, pictures: Path, tmp_path: Path
+) -> None:
+    result = domainwise("predict", *(word.format(run=run, pictures=pictures, empty=tmp_path) for word in words))
+    assert result.code == 2
+    assert said in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,132 @@
+"""`domainwise robustness`: the picture, the table, the CSV, the other axis, Ctrl-C, and input that cannot be used."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from PIL import Image
+
+from domainwise.runs import RunConfig, train
+from domainwise.runs.store import RunFolder
+
+SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """erm and uat with two radii, two trials each."""
+    folder = tmp_path_factory.mktemp("runs")
+    for trial in (0, 1):
+        for name, hparams in (("erm", {}), ("uat", {"epsilon": 0.5}), ("uat", {"epsilon": 2.0})):
+            train(
+                RunConfig(
+                    algorithm=name,
+                    hparams=hparams,
+                    steps=2,
+                    batch_size=8,
+                    trial_seed=trial,
+                    dataset_options=SMALL,
+                    output=folder / f"{name}{hparams.get('epsilon', '')}-{trial}",
+                    device="cpu",
+                )
+            )
+    return folder
+
+
+def test_picture_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    folders = [runs / f"{name}-{trial}" for name in ("erm", "uat0.5") for trial in (0, 1)]
+    result = domainwise(
+        *("robustness", *folders, "--radii", "1,0", "--attack-steps", 2, "--which", "last", "--domain", "shift_8"),
+        *("-o", tmp_path / "r.png", "--csv", tmp_path / "r.csv", "--device", "cpu", "--markdown"),
+    )
+    assert result.code == 0, result.err
+    with Image.open(tmp_path / "r.png") as picture:
+        assert min(picture.size) > 300
+    frame = pl.read_csv(tmp_path / "r.csv")
+    assert len(frame) == 4 * 2 * 2
+    assert set(frame["label"]) == {"erm", "uat"}
+    for row in frame.filter(pl.col("radius") == 0).iter_rows(named=True):
+        recorded = RunFolder(runs / row["run"]).read_records()[-1]["accuracy"]["shift_8"]["main"]
+        assert row["accuracy"] == recorded
+    head, _, *rows = result.out.splitlines()
+    assert head == "| method | domain | attack | 0 | 1 |"
+    assert len(rows) == 2 * 2
+    clean = frame.filter(pl.col("radius") == 0, pl.col("label") == "uat", pl.col("kind") == "sample")["accuracy"]
+    one, other = clean.to_list()
+    # The standard deviation of two is half their distance, and the error that over the root of two.
+    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
+    assert any(f"| uat | shift_8 | sample | {expected} |" in row for row in rows)
+
+
+def test_test_domains_are_attacked_where_none_is_named(
+    domainwise: Callable[..., Any], runs: Path, tmp_path: Path
+) -> None:
+    words = ("--radii", "0", "--kind", "domain", "--images", 5, "--csv", tmp_path / "r.csv", "-o", tmp_path / "r.svg")
+    result = domainwise("robustness", runs / "erm-0", *words)
+    assert result.code == 0, result.err
+    frame = pl.read_csv(tmp_path / "r.csv")
+    assert frame.select("domain", "kind", "images").rows() == [("shift_0", "domain", 5), ("shift_8", "domain", 5)]
+
+
+def test_against_the_epsilon_of_training(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    words = ("-o", tmp_path / "e.png", "--csv", tmp_path / "e.csv", "--markdown")
+    result = domainwise("robustness", "--against-epsilon", runs, *words)
+    assert result.code == 0, result.err
+    assert (tmp_path / "e.png").exists()
+    head, _, *rows = result.out.splitlines()
+    assert head == "| method | epsilon | shift_0 | shift_8 | average |"
+    assert [row.split(" | ")[:2] for row in rows] == [["| erm", ""], ["| uat", "0.5"], ["| uat", "2"]]
+    frame = pl.read_csv(tmp_path / "e.csv")
+    assert len(frame) == 6 * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("{runs}/nothing",), "there is no run in"),
+        (("{runs}/erm-0", "--radii", "0;1"), "--radii takes numbers"),
+        (("{runs}/erm-0", "--radii", "-1"), "at least 0"),
+        (("{runs}/erm-0", "--kind", "domian"), "did you mean 'domain'"),
+        (("{runs}/erm-0", "--domain", "shift_88"), "did you mean 'shift_8'"),
+        (("{runs}/erm-0", "--which", "newest"), "which must be"),
+        (("{runs}/erm-0", "--output", "r.gif"), "png, svg, pdf"),
+        (("{runs}/erm-0", "--attack-steps", "0"), "at least 1 step"),
+        (("--against-epsilon", "{runs}/nothing"), "there is no folder"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...],
+    said: str,
+    domainwise: Callable[..., Any],
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = domainwise("robustness", *(word.format(runs=runs) for word in words))
+    assert result.code == 2
+    assert said in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:
+    program = "import domainwise.cli.robustness, domainwise.cli as cli; print('ready', flush=True); cli.main()"
+    words = ("robustness", str(runs / "erm-0"), "--attack-steps", "1000000", "--kind", "sample")
+    command = [sys.executable, "-c", program, *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not list(tmp_path.iterdir())

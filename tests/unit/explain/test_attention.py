@@ -1,0 +1,152 @@
+"""Attention on the object: against a computation by hand, over domains and over runs."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from domainwise.data import Domain
+from domainwise.errors import DomainwiseError
+from domainwise.explain.attention import (
+    Attention,
+    Cell,
+    attention_of_run,
+    attention_table,
+    object_attention,
+    share_on_object,
+)
+from domainwise.explain.gradcam import heat_maps
+from domainwise.networks import small_cnn
+from domainwise.runs import RunConfig, train
+from domainwise.runs.reopen import open_run
+
+CPU = torch.device("cpu")
+
+
+def test_the_share_by_hand() -> None:
+    maps = torch.tensor([[[1.0, 0.5], [0.0, 0.5]], [[0.0, 0.0], [0.0, 0.0]], [[0.25, 0.0], [1.0, 0.0]]])
+    masks = torch.tensor([[[True, False], [True, True]], [[True, True], [True, True]], [[False, True], [False, True]]])
+    shares = share_on_object(maps, masks)
+    assert shares[[0, 2]].tolist() == pytest.approx([1.5 / 2, 0])
+    assert math.isnan(shares[1].item())
+
+
+class Bright(nn.Module):
+    """A map that is the image's own brightness, and two classes that it speaks for and against."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gray = nn.Conv2d(3, 1, 1, bias=False)
+        nn.init.constant_(self.gray.weight, 1 / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = self.gray(x).mean((1, 2, 3))
+        return torch.stack((bright, -bright), 1)
+
+
+def bright_domain(masks: bool = True) -> Domain:
+    """Three images of 4 x 4: black, bright on the object alone, and bright all over."""
+    images = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    on_object = torch.zeros(3, 4, 4, dtype=torch.bool)
+    on_object[:, :2, :2] = True
+    on_object[2, :, 2:] = True
+    images[1, :, :2, :2] = 255
+    images[2] = 255
+    return Domain("bright", images, torch.tensor([0, 0, 1]), masks=on_object if masks else None)
+
+
+def test_a_domain_by_hand() -> None:
+    found = object_attention(Bright(), bright_domain(), torch.tensor([2, 0, 1]), CPU)
+    # Of the black image nothing speaks for anything; objects take a quarter and three quarters of the others.
+    assert found == Attention(pytest.approx((1 + 0.75) / 2), pytest.approx((0.25 + 0.75) / 2), images=2, blank=1)
+
+
+def test_indices_choose_the_images() -> None:
+    assert object_attention(Bright(), bright_domain(), torch.tensor([1]), CPU).share == pytest.approx(1)
+    only_black = object_attention(Bright(), bright_domain(), torch.tensor([0]), CPU)
+    assert (only_black.images, only_black.blank) == (0, 1)
+    assert math.isnan(only_black.share)
+
+
+def test_the_true_class_may_have_nothing_that_speaks_for_it() -> None:
+    found = object_attention(Bright(), bright_domain(), torch.tensor([1, 2]), CPU, classes="true")
+    assert (found.images, found.blank) == (1, 1)
+    assert found.share == pytest.approx(1)
+
+
+def test_without_masks_there_is_nothing_to_compare_with() -> None:
+    with pytest.raises(DomainwiseError, match=r"^domain 'bright' has no masks"):
+        object_attention(Bright(), bright_domain(masks=False), torch.tensor([1]), CPU)
+
+
+def test_the_whole_domain_in_batches_is_the_mean_over_its_images() -> None:
+    torch.manual_seed(0)
+    images = torch.randint(256, (150, 3, 64, 64), dtype=torch.uint8)
+    masks = torch.rand(150, 64, 64) < 0.3
+    domain, network = (
+        Domain("noise", images, torch.zeros(150, dtype=torch.int64), masks=masks),
+        small_cnn((3, 64, 64), 2),
+    )
+    indices, reported = torch.randperm(150)[:110], []
+    found = object_attention(
+        network, domain, indices, CPU, on_progress=lambda what, done, total: reported.append((done, total))
+    )
+    maps = heat_maps(network, images[indices].float() / 255)
+    shares = [
+        (heat[mask].sum() / heat.sum()).item() for heat, mask in zip(maps, masks[indices], strict=True) if heat.any()
+    ]
+    assert found.images == len(shares)
+    assert found.share == pytest.approx(sum(shares) / len(shares), rel=1e-4)
+    assert len(reported) > 1
+    assert reported[-1] == (110, 110)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+    output = tmp_path_factory.mktemp("runs") / "run"
+    return train(
+        RunConfig(algorithm="erm", steps=2, batch_size=8, dataset_options=options, output=output, device="cpu")
+    ).folder
+
+
+def test_a_run_has_a_share_on_the_main_part_of_each_test_domain(run: Path) -> None:
+    opened = open_run(run)
+    found = attention_of_run(opened, CPU, which="last")
+    assert list(found) == ["shift_0", "shift_8"]
+    domain = opened.dataset.domains[opened.dataset.index("shift_8")]
+    assert found["shift_8"] == object_attention(opened.model("last"), domain, opened.splits["shift_8"].main, CPU)
+    assert found["shift_8"].images + found["shift_8"].blank == 32
+
+
+def attention(share: float, coverage: float = 0.2, images: int = 10, blank: int = 0) -> Attention:
+    return Attention(share, coverage, images, blank)
+
+
+def test_the_table_by_hand() -> None:
+    table = attention_table(
+        {
+            "erm": [{"near": attention(0.2)}, {"near": attention(0.4, blank=3), "far": attention(0.5, coverage=0.3)}],
+            "mat": [{"far": attention(0.6, coverage=0.1)}],
+        }
+    )
+    assert table.domains == ("near", "far")
+    # Standard deviation .1 over two runs.
+    assert table.rows["erm"]["near"] == Cell(pytest.approx(0.3), pytest.approx(0.1 / 2**0.5), 2)
+    assert table.rows["erm"]["far"] == Cell(0.5, None, 1)
+    assert table.coverage == pytest.approx({"near": 0.2, "far": 0.2})
+    assert table.blank == {"erm": (3, 33), "mat": (0, 10)}
+    assert table.lines() == [
+        ["erm", "30.0 ± 7.1", "50.0"],
+        ["mat", "", "60.0"],
+        ["the whole image alike", "20.0", "20.0"],
+    ]
+
+
+def test_a_run_without_any_heat_does_not_spoil_the_mean() -> None:
+    blank = attention(math.nan, coverage=math.nan, images=0, blank=10)
+    table = attention_table({"erm": [{"near": blank}, {"near": attention(0.4)}]})
+    assert table.lines()[0] == ["erm", "40.0"]
+    assert table.blank == {"erm": (10, 20)}

@@ -1,0 +1,80 @@
+"""Run folders for pages, written as training leaves them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOMAINS = ("art", "cartoon", "sketch")
+
+
+def write_run(
+    folder: Path,
+    algorithm: str,
+    tested: str,
+    accuracies: Sequence[float] = (0.5, 0.7),
+    *,
+    trial: int = 0,
+    draw: int = 0,
+    training: float = 0.9,
+    hparams: Mapping[str, Any] | None = None,
+    dataset: str = "toy",
+    domains: Sequence[str] = DOMAINS,
+    classes: int = 4,
+    is_done: bool = True,
+    **settings: Any,
+) -> Path:
+    """A record a step of the accuracy on the test domain; the last one has the best holdouts."""
+    folder.mkdir(parents=True)
+    trained = [name for name in domains if name != tested]
+    lines = []
+    for step, accuracy in enumerate(accuracies):
+        behind = 0.01 * (len(accuracies) - 1 - step)
+        measured: dict[str, dict[str, float]] = {name: {"holdout": training - behind} for name in domains}
+        measured[tested] = {"main": accuracy, "holdout": 1 - accuracy}
+        lines.append(
+            {
+                "schema": 1,
+                "step": step,
+                "dataset": dataset,
+                "algorithm": algorithm,
+                "trial_seed": trial,
+                "hparams_seed": draw,
+                "train_domains": trained,
+                "validation_domains": [],
+                "test_domains": [tested],
+                "roles": "left_out",
+                "hparams": dict(hparams or {}),
+                "accuracy": measured,
+                "loss": 1 / (1 + step),
+            }
+        )
+    config = {
+        "dataset": dataset,
+        "algorithm": algorithm,
+        "network": "small_cnn",
+        "hparams": dict(hparams or {}),
+        "train_domains": trained,
+        "test_domains": [tested],
+        "trial_seed": trial,
+        "hparams_seed": draw,
+        "steps": len(lines),
+        **settings,
+    }
+    data = {"classes": [f"class {number}" for number in range(classes)]}
+    (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "config.json").write_text(json.dumps({"schema": 1, "config": config, "data": data}))
+    if is_done:
+        (folder / "done").touch()
+    return folder
+
+
+def write_grid(
+    folder: Path, algorithm: str, accuracy: float, trials: int = 3, name: str | None = None, **settings: Any
+) -> None:
+    """A run a test domain and trial; accuracies rise a little with both."""
+    for trial in range(trials):
+        for place, domain in enumerate(settings.get("domains", DOMAINS)):
+            reached = accuracy + place / 10 + trial / 50
+            run = folder / f"{name or algorithm}-{domain}-{trial}-{settings.get('draw', 0)}"
+            write_run(run, algorithm, domain, (0.3, reached), trial=trial, **settings)

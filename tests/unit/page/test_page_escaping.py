@@ -1,0 +1,109 @@
+"""Names come from folders and other people's files: none of them becomes markup."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from page_runs import write_run
+
+from domainwise.reports.page import Picture, as_html, read_material
+from domainwise.reports.page.runs_table import as_script
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
+
+
+class Elements(HTMLParser):
+    """All elements of a page with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    domains = ("art", HOSTILE, "sketch")
+    settings = {"dataset": f"data {HOSTILE}", "domains": domains}
+    for name in ("erm", f"my{HOSTILE}"):
+        for place, domain in enumerate(domains):
+            folder = tmp_path / "<b>runs" / f"{len(name)}-{place}"
+            write_run(folder, name, domain, hparams={"<i>": HOSTILE, "epsilon": 0.1 * len(name)}, **settings)
+    (tmp_path / "<b>runs" / "plan.jsonl").write_text(
+        json.dumps(
+            {
+                "run": "<u>lost",
+                "dataset": "toy",
+                "algorithm": HOSTILE,
+                "test_domains": [HOSTILE],
+                "trial_seed": 0,
+                "hparams_seed": 0,
+            }
+        )
+        + "\n"
+    )
+    pictures = [Picture(HOSTILE, HOSTILE, HOSTILE, png=b"\x89PNG"), Picture("t", "c", HOSTILE, svg="<svg></svg>")]
+    return as_html(read_material([tmp_path]), title=HOSTILE, pictures=pictures)
+
+
+def test_nothing_that_was_given_becomes_an_element(page: str) -> None:
+    elements = Elements(page).elements
+    tags = [tag for tag, _ in elements]
+    assert tags.count("script") == 2
+    assert tags.count("img") == 1
+    assert not {"b", "i", "u"} & set(tags)
+    assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+
+
+def test_names_are_still_shown(page: str) -> None:
+    assert "".join(Elements(page).text).count(HOSTILE) > 5
+
+
+def test_nothing_is_asked_of_the_network(page: str) -> None:
+    links = [
+        value or ""
+        for _, attributes in Elements(page).elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "action", "xlink:href", "poster", "srcset")
+    ]
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_the_data_of_the_runs_survive_the_page(page: str) -> None:
+    (data,) = re.findall(r'<script type="application/json" id="run-data">(.*?)</script>', page, re.DOTALL)
+    rows = json.loads(data)
+    assert {row["method"] for row in rows} == {"erm", f"my{HOSTILE}", HOSTILE}
+    assert rows[0]["settings"]["<i>"] == HOSTILE
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    rows = [{"name": "</script><!--\u2028"}]
+    assert "<" not in as_script(rows)
+    assert json.loads(as_script(rows)) == rows
+
+
+def test_ids_are_there_once(page: str) -> None:
+    ids = [attributes["id"] for _, attributes in Elements(page).elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) > 5
+
+
+def test_tables_say_what_their_cells_are(page: str) -> None:
+    elements = Elements(page).elements
+    assert all(attributes.get("scope") in ("row", "col") for tag, attributes in elements if tag == "th")
+    assert [tag for tag, _ in elements].count("caption") == [tag for tag, _ in elements].count("table")
+    drawings = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("class") == "plot"]
+    assert len(drawings) >= 2 + 3
+    assert all(each["role"] == "img" and each["aria-label"] for each in drawings)

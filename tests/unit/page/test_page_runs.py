@@ -1,0 +1,128 @@
+"""What the page knows of every run, finished or not, and what it says at its top."""
+
+import json
+from pathlib import Path
+
+import pytest
+from page_runs import write_grid, write_run
+
+from domainwise.errors import DomainwiseError
+from domainwise.reports.page import Picture, as_html, read_material, write_page
+from domainwise.reports.page.runs_table import run_rows
+from domainwise.reports.page.summary import summary_of
+from domainwise.selection import SELECTIONS
+
+
+def planned(run: str, algorithm: str) -> str:
+    line = {"run": run, "dataset": "toy", "algorithm": algorithm, "test_domains": ["art"], "trial_seed": 0}
+    return json.dumps({**line, "hparams_seed": 0}) + "\n"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    folder = tmp_path / "sweep"
+    write_grid(folder, "erm", 0.4)
+    write_run(folder / "broken", "mat", "art", is_done=False)
+    (folder / "broken" / "failed.txt").write_text("Traceback\nValueError: out of luck\n")
+    write_run(folder / "begun", "uat", "art", is_done=False)
+    (folder / "plan.jsonl").write_text(planned("broken", "mat") + planned("begun", "uat") + planned("later", "ldat"))
+    return folder
+
+
+def test_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
+    material = read_material([sweep])
+    chosen = {"training_domain": SELECTIONS["training_domain"](material.runs.frame)}
+    rows = {row["folder"]: row for row in run_rows(material, chosen)}
+    assert len(rows) == 12
+    assert rows["erm-sketch-2-0"]["last"] == pytest.approx(64)
+    assert rows["erm-sketch-2-0"]["chosen"] == {"training_domain": pytest.approx(64)}
+    assert rows["erm-sketch-2-0"]["settings"]["network"] == "small_cnn"
+    assert (rows["broken"]["state"], rows["broken"]["error"]) == ("failed", "ValueError: out of luck")
+    assert rows["broken"]["last"] is None
+    assert (rows["begun"]["state"], rows["later"]["state"]) == ("unfinished", "to do")
+    assert rows["later"]["command"] == ""
+
+
+def test_a_run_that_was_not_chosen_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "erm", "art", (0.2, 0.3))
+    write_run(tmp_path / "b", "erm", "art", (0.4, 0.5), draw=1, training=0.5)
+    material = read_material([tmp_path])
+    chosen = {"training_domain": SELECTIONS["training_domain"](material.runs.frame)}
+    assert {row["folder"]: list(row["chosen"]) for row in run_rows(material, chosen)} == {
+        "a": ["training_domain"],
+        "b": [],
+    }
+
+
+def test_a_hyperparameter_and_a_setting_of_one_name_are_both_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "at", "art", hparams={"steps": 9})
+    ((row),) = run_rows(read_material([tmp_path]), {})
+    assert (row["settings"]["steps"], row["settings"]["run steps"]) == ("9", "2")
+
+
+def test_the_top_says_what_was_run(sweep: Path) -> None:
+    write_grid(sweep, "at", 0.4, draw=1, trials=2)
+    said = dict(summary_of(read_material([sweep])))
+    assert said["Datasets"] == "toy"
+    assert said["Methods"] == "erm, at, uat, mat, ldat"
+    assert said["Trials"] == "2 to 3"
+    assert said["Draws of hyperparameters"] == "1"
+    assert said["Steps"] == "2"
+    assert said["Networks"] == "small_cnn"
+    assert said["Runs"] == "15 done, 1 failed, 1 not finished, 1 not started"
+    assert said["Made with"].startswith("domainwise ")
+
+
+def test_domainbeds_runs_are_there_too(tmp_path: Path) -> None:
+    line = {"step": 0, "loss": 0.5, "hparams": {"lr": 0.1}, "args": {"dataset": "VLCS", "algorithm": "ERM"}}
+    line["args"] |= {"test_envs": [0], "trial_seed": 0, "hparams_seed": 0}
+    line |= {f"env{index}_{part}_acc": 0.5 for index in range(4) for part in ("in", "out")}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.jsonl").write_text(json.dumps(line) + "\n")
+    (facts,) = read_material([tmp_path]).facts.values()
+    assert (facts.dataset, facts.algorithm, facts.state) == ("vlcs", "erm", "done")
+    assert facts.hparams == {"lr": 0.1}
+    assert facts.losses == {0: 0.5}
+    assert "vlcs" in as_html(read_material([tmp_path]))
+
+
+def test_only_selections_that_find_something(sweep: Path) -> None:
+    page = as_html(read_material([sweep]))
+    assert 'data-selection="training_domain">' in page
+    assert 'data-selection="test_domain" hidden>' in page
+    assert "leave_one_out" not in page
+    assert "ood_validation" not in page
+    turned = as_html(read_material([sweep]), selections=["test_domain", "training_domain"])
+    assert 'data-selection="test_domain">' in turned
+    with pytest.raises(DomainwiseError, match="no selection finds one to choose"):
+        as_html(read_material([sweep]), selections=["leave_one_out"])
+    with pytest.raises(DomainwiseError, match="unknown selection 'oracle'"):
+        as_html(read_material([sweep]), selections=["oracle"])
+
+
+def test_pictures_stand_in_the_page(sweep: Path, tmp_path: Path) -> None:
+    pictures = [
+        Picture("Grad-CAM", "where it looks", "a camel", png=b"\x89PNG..."),
+        Picture("Stripes", "what it adds", "stripes", svg='<svg id="mine"></svg>'),
+    ]
+    write_page(tmp_path / "new" / "page.html", [sweep], pictures=pictures)
+    text = (tmp_path / "new" / "page.html").read_text()
+    assert '<img alt="a camel" src="data:image/png;base64,iVBORy4uLg==">' in text
+    assert '<div role="img" aria-label="stripes"><svg id="mine"></svg></div>' in text
+    assert text.index("Grad-CAM") < text.index("Every run")
+    assert "Pictures</h2>" not in as_html(read_material([sweep]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"svg": "<svg></svg>", "png": b"\x89PNG"}, "either svg or png"),
+        ({}, "either svg or png"),
+        ({"png": b"GIF89a"}, "is no PNG"),
+        ({"svg": "<script>"}, "must begin with <svg"),
+        ({"svg": "<svg></svg>", "alt": ""}, "needs an alt"),
+    ],
+)
+def test_pictures_that_cannot_be_shown(given: dict[str, object], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        Picture(**{"title": "t", "caption": "c", "alt": "a", **given})  # type: ignore[arg-type]
