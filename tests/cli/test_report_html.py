@@ -10,6 +10,7 @@ import pytest
 from test_report import DOMAINS, invoke, printed, refused, write_run
 
 from domainwise.errors import DomainwiseError
+from domainwise.runs import RunConfig, train
 
 
 @pytest.fixture
@@ -111,3 +112,26 @@ def test_torch_is_not_waited_for(sweep: Path, tmp_path: Path) -> None:
     )
     words = [sys.executable, "-c", code, "report", str(sweep), "--html", str(tmp_path / "page.html")]
     subprocess.run(words, check=True, capture_output=True)
+
+
+def test_pictures_of_the_chosen_models(tmp_path: Path) -> None:
+    options = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+    for algorithm in ("erm", "uat"):
+        output = tmp_path / "sweep" / algorithm
+        train(RunConfig(algorithm=algorithm, steps=2, batch_size=8, dataset_options=options, output=output))
+    page = tmp_path / "page.html"
+    result = invoke(tmp_path / "sweep", "--html", page, "--pictures")
+    assert result.exit_code == 0, result.stderr
+    assert "Perturbations of uat" in page.read_text()
+    assert page.read_text().count("data:image/png;base64,") == 4
+
+
+def test_pictures_that_cannot_be_had(sweep: Path, tmp_path: Path) -> None:
+    assert "give --html FILE" in refused(sweep, "--pictures")
+    page = tmp_path / "page.html"
+    for run in sweep.iterdir():
+        (run / "best.safetensors").touch()
+    result = invoke(sweep, "--html", page, "--pictures")
+    assert result.exit_code == 0
+    assert "note: no pictures of toy: " in result.stderr
+    assert "data:image" not in page.read_text()

@@ -23,6 +23,10 @@ def test_the_demo_prints_its_table_draws_its_picture_and_keeps_its_runs(tmp_path
     assert first.returncode == 0, first.stderr
     assert "| **mat** | 0.5 |" in first.stdout
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "demo.html").read_text()
+    assert "Where the models look (Grad-CAM)" in page
+    assert "Perturbations of mat, epsilon 0.5" in page
+    assert first.stdout.splitlines()[-2:] == ["picture: demo.png", "page: demo.html"]
     runs = sorted((tmp_path / "runs" / "demo").iterdir())
     assert [path.name for path in runs] == ["erm-4-seed0", "mat-0.5-standard-two_pass-4-seed0"]
     times = [(path / "records.jsonl").stat().st_mtime_ns for path in runs]

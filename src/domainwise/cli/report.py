@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 
 from domainwise.atomic import write_atomically
+from domainwise.cli.progress import DataProgress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.reports import FORMATS, Report, make_report, page
 from domainwise.reports.formats import as_terminal
+from domainwise.reports.page.looked_at import runs_to_look_at
 from domainwise.reports.page.material import Variants
 from domainwise.selection import SELECTIONS
 from domainwise.selection.read import DuplicateRuns, read_runs
@@ -33,6 +35,8 @@ domainwise report sweeps/pacs --html pacs.html
 domainwise report runs/demo --html demo.html --split-variants
 
 domainwise report path/to/domainbed_sweep --format markdown
+
+domainwise report sweeps/pacs --html pacs.html --pictures
 """
 
 _SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".txt": "terminal"}
@@ -63,6 +67,16 @@ def report(
             "--format or --output ask for them."
         ),
     ] = None,
+    pictures: Annotated[
+        bool,
+        typer.Option(
+            "--pictures",
+            help="Look at the chosen models for the page, too: Grad-CAM, perturbations, accuracy under attack. Needs "
+            "their data and, for large networks, minutes.",
+        ),
+    ] = False,
+    dataset: Annotated[str | None, typer.Option(help="The images for --pictures, if the runs used their own.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where datasets lie, for --pictures; as for train.")] = None,
     columns: Annotated[
         str | None,
         typer.Option(help="More columns, of worst, gap and training, with commas between them."),
@@ -88,11 +102,14 @@ def report(
     }
     selections = selection or _selections(sweep)
     material = _read(sweep, unfinished=unfinished, split_variants=split_variants, is_for_page=html is not None)
+    if html is None and pictures:
+        raise DomainwiseError("--pictures are for the page: give --html FILE, too")
     if html is not None:
         # What finds nothing to choose is left out there, so that all may be asked for.
         asked = [*selections, *(() if selection else SELECTIONS)]
         html.parent.mkdir(parents=True, exist_ok=True)
-        _write(html, page.as_html(material, selections=asked, **options))
+        shown = _pictures(material, asked, dataset, data_dir) if pictures else []
+        _write(html, page.as_html(material, selections=asked, pictures=shown, **options))
         if format_ is None and output is None:
             return
     made = make_report(material.runs, selections, **options)
@@ -116,6 +133,33 @@ def _read(sweep: Sequence[Path], *, unfinished: bool, split_variants: bool, is_f
     except DuplicateRuns as error:
         advice = "" if split_variants else ", or name them apart by their settings with --split-variants"
         raise DomainwiseError(f"{error}{advice}") from error
+
+
+def _pictures(
+    material: page.Material, selections: Sequence[str], dataset: str | None, data_dir: Path | None
+) -> list[page.Picture]:
+    """Of the models that the first selection chose; a dataset that cannot be opened is said so and left out."""
+    # Imported here because no table needs torch.
+    from domainwise.reports.page.gallery import gallery
+
+    name = next((each for each in selections if not SELECTIONS[each](material.runs.frame).is_empty()), None)
+    if name is None:
+        return []
+    made: list[page.Picture] = []
+    with DataProgress(Console(stderr=True)) as progress:
+        for looked_at in runs_to_look_at(material, name, SELECTIONS[name](material.runs.frame)):
+            try:
+                made += gallery(
+                    looked_at.folders,
+                    looked_at.domain,
+                    which=looked_at.which,
+                    dataset=dataset,
+                    data_dir=data_dir,
+                    on_progress=progress.report,
+                )
+            except DomainwiseError as error:
+                print(f"note: no pictures of {looked_at.dataset}: {error}", file=sys.stderr)
+    return made
 
 
 def _format(given: str | None, output: Path | None) -> str:

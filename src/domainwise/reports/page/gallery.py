@@ -90,7 +90,7 @@ def _attention(runs: Mapping[str, OpenRun], domain: str, which: Which, device: t
     there = {label: each for label, each in found.items() if each is not None and each.images}
     if not there:
         return ""
-    shares = ", ".join(f"{label} {100 * each.share:.1f} %" for label, each in there.items())
+    shares = "; ".join(f"{label} {100 * each.share:.1f} %" for label, each in there.items())
     coverage = next(iter(there.values())).coverage
     return (
         f" Share of it on the object, over all {domain} images: {shares}. "

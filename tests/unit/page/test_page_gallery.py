@@ -1,0 +1,100 @@
+"""The pictures of a page are of the models that were chosen, and one for each thing there is to see."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import write_run
+
+from domainwise.errors import DomainwiseError
+from domainwise.reports.page import read_material
+from domainwise.reports.page.gallery import gallery
+from domainwise.reports.page.looked_at import MOST, runs_to_look_at
+from domainwise.runs import RunConfig, train
+from domainwise.selection import SELECTIONS
+
+SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+
+
+def looked_at(folder: Path, selection: str, **options: Any) -> Any:
+    material = read_material([folder], **options)
+    return runs_to_look_at(material, selection, SELECTIONS[selection](material.runs.frame))
+
+
+def with_models(run: Path) -> None:
+    for which in ("best", "last"):
+        (run / f"{which}.safetensors").touch()
+
+
+def test_the_chosen_runs_of_the_first_trial_on_the_hardest_domain(tmp_path: Path) -> None:
+    for trial in (0, 1):
+        for method, accuracy in (("erm", 0.5), ("mat", 0.7)):
+            for tested in ("art", "sketch"):
+                for draw in (0, 1):
+                    with_models(
+                        write_run(
+                            tmp_path / f"{method}-{tested}-{draw}-{trial}",
+                            method,
+                            tested,
+                            (accuracy - 0.3 * (tested == "sketch"),),
+                            trial=trial,
+                            draw=draw,
+                            training=0.9 - 0.1 * draw,
+                        )
+                    )
+    (found,) = looked_at(tmp_path, "training_domain")
+    assert (found.dataset, found.domain, found.which) == ("toy", "sketch", "best")
+    assert found.folders == {name: tmp_path / f"{name}-sketch-0-0" for name in ("erm", "mat")}
+    (oracle,) = looked_at(tmp_path, "test_domain")
+    assert oracle.which == "last"
+
+
+def test_of_variants_the_one_with_the_highest_score(tmp_path: Path) -> None:
+    for epsilon, training in ((0.1, 0.7), (1.0, 0.9), (2.0, 0.8)):
+        hparams = {"epsilon": epsilon}
+        with_models(write_run(tmp_path / f"mat-{epsilon}", "mat", "art", hparams=hparams, training=training))
+    (found,) = looked_at(tmp_path, "training_domain", variants="split")
+    assert found.folders == {"mat, epsilon 1": tmp_path / "mat-1.0"}
+
+
+def test_runs_without_models_and_too_many_columns(tmp_path: Path) -> None:
+    write_run(tmp_path / "gone", "erm", "art")
+    assert looked_at(tmp_path, "training_domain") == []
+    for number in range(MOST + 2):
+        with_models(write_run(tmp_path / str(number), f"method{number}", "art"))
+    (found,) = looked_at(tmp_path, "training_domain")
+    assert list(found.folders) == [f"method{number}" for number in range(MOST)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        name: train(
+            RunConfig(algorithm=name, steps=2, batch_size=8, dataset_options=SMALL, output=folder / name, device="cpu")
+        ).folder
+        for name in ("erm", "mat")
+    }
+
+
+def test_a_picture_for_each_thing_to_see(runs: dict[str, Path]) -> None:
+    seen: list[tuple[int, int]] = []
+    pictures = gallery(runs, "shift_8", on_progress=lambda _, done, total: seen.append((done, total)))
+    assert [picture.title for picture in pictures] == [
+        "Where the models look (Grad-CAM)",
+        "Perturbations of mat",
+        "Components of mat",
+        "Ranks of the perturbations",
+        "Accuracy under attack",
+    ]
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert "on the object, over all shift_8 images: erm " in pictures[0].caption
+    assert all(picture.png for picture in pictures)
+
+
+def test_a_network_without_maps_is_said_so(tmp_path: Path) -> None:
+    run = train(
+        RunConfig(algorithm="erm", network="mlp", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "mlp")
+    ).folder
+    with pytest.raises(DomainwiseError, match="Grad-CAM needs a layer"):
+        gallery({"erm": run}, "shift_8")
