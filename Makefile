@@ -10,8 +10,9 @@ demo: $(VENV)/installed
 	$(BIN)/domainwise demo
 
 test: $(VENV)/installed-test
-	# One thread a process: several of them with several each get in one another's way.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	# One thread a process: several of them with several each get in one another's way. One process more than
+	# processors, because tests of whole processes wait a good part of their time.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)

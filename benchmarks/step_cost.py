@@ -11,18 +11,17 @@ floor of the exact two-pass schedule is 5/3 of ERM, that of the one-pass schedul
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torchvision.models import resnet18
 
 from domainwise import MultiplePerturbation
 from domainwise.algorithms import ALGORITHMS
+from domainwise.recipes.held_memory import HeldMemory, peak_bytes
 from domainwise.runs.device import keep_freed_memory
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
@@ -46,7 +45,7 @@ def main() -> None:
     batches = make_batches(options.batch_size, options.image_size)
     steps, states = make_steps(options.image_size)
     seconds = best_seconds(steps, batches, options.rounds)
-    peaks = {name: states[name] + peak_bytes(step, batches) for name, step in steps.items()}
+    peaks = {name: states[name] + peak_bytes(partial(step, batches)) for name, step in steps.items()}
     image_bytes = sum(x.nbytes for x, _ in batches)
     print(
         f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, k {COUNT}, rank {RANK}, "
@@ -122,13 +121,6 @@ def best_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[
     return best
 
 
-def peak_bytes(step: Step, batches: Batches) -> int:
-    """The most that is held at once during a step in tensors that it makes."""
-    with _Held() as watch:
-        step(batches)
-    return watch.peak
-
-
 def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
     """Bytes of the largest tensor that any operation of MAT's attack makes, and of the one that it must not make."""
     perturbation = MultiplePerturbation(
@@ -137,7 +129,7 @@ def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
     network = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3 * (image_size // 16) ** 2, CLASSES))
     x, y = (torch.cat(part) for part in zip(*make_batches(batch_size, image_size), strict=True))
     domain = torch.arange(DOMAINS).repeat_interleave(batch_size)
-    with _Held() as watch:
+    with HeldMemory() as watch:
         perturbation.attack(x, domain, lambda x: F.cross_entropy(network(x), y, reduction="none"))
     return watch.largest, batch_size * COUNT * x[0].nbytes
 
@@ -176,34 +168,6 @@ class TextbookMAT:
         for index, (x, y) in enumerate(batches):
             (self.loss(x.contiguous(), y, self.deltas[index], self.logits[index]) / len(batches)).backward()
         self.optimizer.step()
-
-
-class _Held(TorchDispatchMode):
-    """Follows the memory of all tensors that come out of operations inside, while anything still refers to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: set[int] = set()
-        self.held: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            if tensor.untyped_storage()._cdata not in self.held:
-                self.before.add(tensor.untyped_storage()._cdata)
-        result = func(*args, **(kwargs or {}))
-        self.held = {key: (alive, size) for key, (alive, size) in self.held.items() if not alive.expired()}
-        for tensor in _tensors(result):
-            storage = tensor.untyped_storage()
-            self.largest = max(self.largest, tensor.nbytes)
-            if storage._cdata not in self.before:
-                self.held[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
-        return result
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 def _bytes(module: nn.Module) -> int:

@@ -1,8 +1,9 @@
-"""Runs the command line and dies by SIGKILL at a chosen moment.
+"""Runs the command line again and again, and dies by SIGKILL at a chosen moment each time.
 
-python killable.py after-step 12.5 train --algorithm mat ...      half a hundredth of a second after step 12
-python killable.py before-rename 5 train --algorithm mat ...      when the fifth file is written but not yet renamed
-python killable.py after-rename 5 train --algorithm mat ...
+python killable.py "after-step 12.5, before-rename 5" train --algorithm mat ...
+
+after-step 12.5: half a hundredth of a second after step 12; before-rename 5: when the fifth file is written but not yet
+renamed; after-rename 5. A process is forked for each, so that torch is imported once. Prints how each ended.
 """
 
 import os
@@ -50,11 +51,23 @@ def die_around_rename(number: int, before: bool) -> None:
     os.replace = counted
 
 
+def killed(when: str, moment: float) -> int:
+    """How a process ended that was to die at this moment: minus the signal, or its exit code."""
+    child = os.fork()
+    if child == 0:
+        if when == "after-step":
+            die_after_step(moment)
+        else:
+            die_around_rename(int(moment), before=when == "before-rename")
+        main()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 if __name__ == "__main__":
-    when, moment = sys.argv[1], float(sys.argv[2])
-    sys.argv = ["domainwise", *sys.argv[3:]]
-    if when == "after-step":
-        die_after_step(moment)
-    else:
-        die_around_rename(int(moment), before=when == "before-rename")
-    main()
+    moments = [word.split() for word in sys.argv[1].split(", ")]
+    sys.argv[1:] = sys.argv[2:]
+    for when, moment in moments:
+        print("ended", when, moment, killed(when, float(moment)), flush=True)
+        if os.path.exists(os.path.join(sys.argv[-1], "done")):
+            print("done too early", flush=True)

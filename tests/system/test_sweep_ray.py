@@ -13,6 +13,9 @@ from domainwise.runs import RunConfig, RunResult
 from domainwise.sweeps import local
 from domainwise.sweeps.engine import Watch
 
+# Ray makes its workers the last to get a processor, and beside other tests they would hardly get one.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
+
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 ray_engine = pytest.importorskip("domainwise.sweeps.ray_engine")
 

@@ -29,6 +29,7 @@ LAYERS = (
     "reports",
     "demo",
     "theory",
+    "recipes",
     "cli",
 )
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in LAYERS)

@@ -18,6 +18,7 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "reproduce",
     "demo",
     "algorithms",
     "data",

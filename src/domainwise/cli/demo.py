@@ -47,6 +47,9 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs are kept.")] = Path("runs/demo"),
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("demo.png"),
     page: Annotated[Path, typer.Option(help="Where the page with the whole result goes.")] = Path("demo.html"),
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Grad-CAM, perturbations and attacks on the page.")
+    ] = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown too.")] = False,
 ) -> None:
     """Train ERM, AT, UAT, MAT and LDAT on the embedded images and show how each holds up as the shift grows.
@@ -77,7 +80,7 @@ def demo(
     }
     draw(picture, table, silhouettes(plan.seed), shown, f"Accuracy under unseen shift ({plan.title()})")
     with DataProgress(console) as progress:
-        write_demo_page(page, plan, table, results, progress.report)
+        write_demo_page(page, plan, table, results, has_pictures=pictures, on_progress=progress.report)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
 

@@ -41,6 +41,8 @@ def theory(
     from domainwise.theory.figures import draw_all
     from domainwise.theory.findings import findings
 
+    if not markdown:
+        _make(out)
     console = Console()
     with console.status("following the flows ..."):
         found = findings(radius, beta)
@@ -60,9 +62,16 @@ def theory(
             for kind in ("png", "svg"):
                 files[f"{name}.{kind}"] = as_bytes(figure, kind)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for name, written in files.items():
             write_atomically(out / name, written)
     except OSError as error:
         raise DomainwiseError(f"{out} cannot be written to: {error}") from error
     console.print(f"[bold]done[/bold]: {', '.join(files)} in {out}", highlight=False, soft_wrap=True)
+
+
+def _make(out: Path) -> None:
+    """Make the folder before the work, so that a wrong one is told at once."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DomainwiseError(f"{out} cannot be written to: {error}") from error

@@ -19,6 +19,8 @@ def write_demo_page(
     plan: Plan,
     table: Sequence[Line],
     results: Sequence[tuple[Row, RunResult]],
+    *,
+    has_pictures: bool = True,
     on_progress: OnProgress = silent,
 ) -> None:
     """Write the page about the plan's results; the pictures are those of its first seed."""
@@ -31,7 +33,7 @@ def write_demo_page(
         [result.folder for _, result in results],
         variants="split",
         title=f"domainwise demo: accuracy under unseen shift ({plan.title()})",
-        pictures=gallery(shown, LOOKED_AT, on_progress=on_progress),
+        pictures=gallery(shown, LOOKED_AT, on_progress=on_progress) if has_pictures else [],
     )
 
 

@@ -15,7 +15,7 @@ _STEPS = 4
 
 
 @dataclass(frozen=True)
-class _Cost:
+class Cost:
     """Seconds to begin a run, of a step for each image a domain, and of a record."""
 
     start: float
@@ -31,11 +31,22 @@ class _Cost:
         return self.start + config.steps * config.batch_size * self.image + records * self.record
 
 
+Costs = dict[tuple[str, str], Cost]
+
+
 def estimated_seconds(
-    runs: Sequence[PlannedRun], workers: int, on_measured: Callable[[str], None] = lambda what: None
+    runs: Sequence[PlannedRun],
+    workers: int,
+    on_measured: Callable[[str], None] = lambda what: None,
+    known: Costs | None = None,
 ) -> float:
-    """What the runs will take on this machine, `workers` at a time."""
-    costs: dict[tuple[str, str], _Cost] = {}
+    """What the runs will take on this machine, `workers` at a time.
+
+    Args:
+        on_measured: told what is measured next.
+        known: costs by dataset and method that were measured before; what is measured here is added.
+    """
+    costs: Costs = {} if known is None else known
     total = 0.0
     for run in sorted(runs, key=lambda run: run.config.dataset_name):
         config, _ = resolved(run.config, build_dataset(run.config))
@@ -47,7 +58,7 @@ def estimated_seconds(
     return total / max(1, min(workers, len(runs)))
 
 
-def _measured(config: RunConfig) -> _Cost:
+def _measured(config: RunConfig) -> Cost:
     steps: list[float] = []
     records: list[float] = []
     began = time.perf_counter()
@@ -61,4 +72,4 @@ def _measured(config: RunConfig) -> _Cost:
     step = (steps[-1] - records[0]) / (_STEPS - 1)
     record = records[-1] - steps[-1]
     assert config.batch_size is not None
-    return _Cost(max(0.0, steps[0] - step - began), step / config.batch_size, record)
+    return Cost(max(0.0, steps[0] - step - began), step / config.batch_size, record)

@@ -14,6 +14,7 @@ from domainwise.reports.footnotes import chosen_by
 from domainwise.reports.grid import grids
 from domainwise.reports.page import scale
 from domainwise.reports.page.cautions import cautions_of
+from domainwise.reports.page.extra import WordTable
 from domainwise.reports.page.marks import marks_of
 from domainwise.reports.page.material import Material, Variants, read_material
 from domainwise.reports.page.pictures import Picture
@@ -51,6 +52,7 @@ def as_html(
     *,
     title: str = "Accuracy in unseen domains",
     pictures: Sequence[Picture] = (),
+    extra: Sequence[WordTable] = (),
     selections: Sequence[str] = (),
     columns: Collection[str] = (),
     beside_paper: bool = False,
@@ -60,6 +62,7 @@ def as_html(
 
     Args:
         pictures: galleries between the plots and the list of runs.
+        extra: tables of words that come before the results.
         selections: ways of selecting to show, the first one first; all that find something to choose if none is given.
         columns, beside_paper, versus: as `make_report` takes them.
     """
@@ -86,6 +89,7 @@ def as_html(
         marks=marks,
         explained={name: chosen_by(name) for name in chosen},
         pictures=pictures,
+        extra=extra,
         run_count=len(material.facts),
         run_data=as_script(run_rows(material, chosen)),
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),

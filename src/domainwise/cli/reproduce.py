@@ -1,0 +1,179 @@
+"""`domainwise reproduce`: the paper's tables and figures, each by one command."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from domainwise.atomic import write_atomically
+from domainwise.cli.progress import DataProgress
+from domainwise.cli.sweep_progress import duration
+from domainwise.cli.sweep_steps import Conductor, engine_named
+from domainwise.cli.table import show_table
+from domainwise.errors import DomainwiseError
+from domainwise.figures import as_bytes, write_figure
+from domainwise.markdown import as_markdown
+from domainwise.recipes.embedded import write_layouts
+from domainwise.recipes.plan import RecipePlan, plan_recipe
+from domainwise.recipes.recipe import Recipe, recipe_named, recipes
+from domainwise.recipes.reproduce import Reproduced, reproduced
+from domainwise.recipes.scales import Scale, scale_named
+from domainwise.reports.page import Picture, write_page
+from domainwise.sweeps.calibration import Costs, estimated_seconds
+from domainwise.sweeps.folder import SweepFolder
+
+EXAMPLES = """
+Examples:
+
+domainwise reproduce --list
+
+domainwise reproduce --all --scale smoke
+
+domainwise reproduce table_1 figure_1 --scale cpu --data-dir data --weights mobilenet_v2.pth
+
+domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
+
+domainwise reproduce theorem memory
+"""
+
+
+def reproduce(
+    recipe: Annotated[list[str] | None, typer.Argument(help="By number or name, as --list shows them.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show every recipe, what it takes, and stop.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every recipe.")] = False,
+    scale: Annotated[str, typer.Option(help="full: the paper's setting; cpu: reduced; smoke: two steps.")] = "cpu",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where runs and results go.")] = Path("runs/reproduce"),
+    data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie; smoke brings its own images.")] = None,
+    weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many runs, and how long.")] = False,
+    engine: Annotated[str, typer.Option(help="local or ray, as for `domainwise sweep`.")] = "local",
+    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster.")] = None,
+    gpus_per_run: Annotated[float, typer.Option(help="That Ray reserves for a run.")] = 0.0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
+) -> None:
+    """Run the paper's tables and figures again, put ours beside its numbers, and judge its claims.
+
+    Finished runs are kept: the same command goes on where it stopped. Results are written as result.md and pictures.
+    """
+    console = Console()
+    if list_:
+        _list(console)
+        return
+    chosen = list(recipes().values()) if all_ else [recipe_named(name) for name in recipe or []]
+    if not chosen:
+        raise DomainwiseError("say which recipes to run, or --all; `domainwise reproduce --list` shows them")
+    size = scale_named(scale)
+    if size.name == "smoke":
+        data_dir = write_layouts(output / "smoke" / "data")
+    settings = {} if weights is None else {"weights": weights}
+    plans = [_plan(each, size, output, data_dir, settings, console) for each in chosen]
+    if size.name != "smoke":
+        _tell(plans, workers, console)
+    if dry_run:
+        return
+    conductor = Conductor(
+        engine_named(engine, workers, address, gpus_per_run, "auto"), None, retry_failed=retry_failed, console=console
+    )
+    folder = SweepFolder(output / size.name)
+    has_failed = False
+    with folder.locked():
+        for plan in plans:
+            try:
+                if plan.runs:
+                    conductor.carry_out(plan.runs, folder)
+            except typer.Exit:
+                has_failed = True  # the other runs still tell something
+            _write(plan, reproduced(plan, data_dir), folder.path / plan.recipe.key, console)
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def _list(console: Console) -> None:
+    rows = [
+        (", ".join(each.numbers), each.key, each.name, str(len(each.rows)), str(_runs_at_full(each)), each.about)
+        for each in recipes().values()
+    ]
+    show_table(("in the paper", "recipe", "or", "rows", "runs at full scale", "what"), rows, numbers=0)
+    console.print("\n--dry-run measures a few steps of each and tells how long a scale takes here", highlight=False)
+
+
+def _runs_at_full(recipe: Recipe) -> int:
+    """Domains of the datasets are known without their files."""
+    size = scale_named("full")
+    domains = {"nico": 1, "colored_mnist": 1}
+    return sum(
+        len(recipe.rows)
+        * (size.draws or block.draws)
+        * size.trials
+        * sum(1 if block.train_domains else len(block.test_domains) or domains.get(name, 4) for name in block.datasets)
+        for block in recipe.blocks
+    )
+
+
+def _plan(
+    recipe: Recipe,
+    scale: Scale,
+    output: Path,
+    data_dir: Path | None,
+    settings: Mapping[str, Any],
+    console: Console,
+) -> RecipePlan:
+    with DataProgress(console) as data:
+        return plan_recipe(
+            recipe,
+            scale,
+            # Shared by all recipes: what several tables need is run once.
+            output / scale.name / "runs",
+            data_dir=data_dir,
+            settings=settings,
+            on_data=data.report,
+        )
+
+
+def _tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
+    """How many runs each still needs and how long they will take, from a few real steps."""
+    known: Costs = {}
+    for plan in plans:
+        for name, why in plan.left_out.items():
+            console.print(f"{plan.recipe.key}: {name} is left out: {why}", highlight=False, soft_wrap=True)
+        to_do = [run for run in plan.runs if not (Path(run.config.folder()) / "done").exists()]
+        line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
+        if to_do:
+            with console.status("measuring a few steps") as status:
+                seconds = estimated_seconds(
+                    to_do, workers, lambda what: status.update(f"measuring a few steps of {what}"), known
+                )
+            line += f"; about {duration(seconds)} with {workers} at a time"
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _write(plan: RecipePlan, made: Reproduced, folder: Path, console: Console) -> None:
+    """Print the tables, and write them and the pictures into the recipe's folder, as Markdown and as a page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    title = f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about}"
+    parts = [f"# {title}"]
+    for table in made.tables:
+        console.print(f"\n[bold]{table.title}[/bold]", highlight=False, soft_wrap=True)
+        show_table(table.head, table.rows, numbers=table.numbers)
+        parts.append(f"## {table.title}\n\n{as_markdown(table.head, table.rows, table.numbers)}")
+    for name, figure in made.figures.items():
+        write_figure(folder / f"{name}.png", figure)
+        parts.append(f"![{name}]({name}.png)")
+    for note in made.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    if made.notes:
+        parts.append("\n".join(f"- {note}" for note in made.notes))
+    files = [folder / "result.md"]
+    write_atomically(files[0], ("\n\n".join(parts) + "\n").encode())
+    runs = [Path(run.config.folder()) for run in plan.runs]
+    if done := [run for run in runs if (run / "done").exists()]:
+        files.append(folder / "result.html")
+        pictures = [
+            Picture(name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=as_bytes(figure))
+            for name, figure in made.figures.items()
+        ]
+        write_page(files[1], done, variants="split", title=title, extra=made.tables, pictures=pictures)
+    console.print(f"[bold]wrote[/bold] {', '.join(map(str, files))}", highlight=False, soft_wrap=True)

@@ -1,0 +1,155 @@
+"""What a recipe's runs came to: accuracies beside the paper's, and a verdict on each of its claims."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from domainwise.recipes.plan import Part, RecipePlan
+from domainwise.recipes.recipe import Claim, Recipe, Row
+from domainwise.reports.published import OWN_RUNS, Value, published
+from domainwise.reports.versus import Comparison, compared, smallest_p
+from domainwise.selection import SELECTIONS
+from domainwise.selection.read import read_runs
+
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+# A difference is told from luck below this.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row on a dataset, in percent: ours and the paper's, each with its standard error where there is one."""
+
+    row: str
+    dataset: str
+    ours: float
+    error: float | None
+    trials: int
+    paper: float | None
+    paper_error: float | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.paper is None else self.ours - self.paper
+
+    @property
+    def in_errors(self) -> float | None:
+        """The difference in standard errors of both together; None where neither is known."""
+        together = float(np.hypot(self.error or 0.0, self.paper_error or 0.0))
+        return None if self.difference is None or not together else self.difference / together
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim and what the runs say to it; `why` is for the reader."""
+
+    claim: Claim
+    verdict: Verdict
+    why: str
+
+
+def chosen_of(plan: RecipePlan) -> pl.DataFrame:
+    """A row a table's row, dataset, test domain and trial: the `accuracy` of the model that was chosen."""
+    frames = [found for part in plan.parts for found in [_chosen(part)] if found.height]
+    schema = {"row": pl.String, "dataset": pl.String, "test_domain": pl.String, "trial": pl.Int64}
+    empty = pl.DataFrame(schema={**schema, "accuracy": pl.Float64, "training": pl.Float64})
+    return pl.concat([empty, *frames]).unique(maintain_order=True)
+
+
+def _chosen(part: Part) -> pl.DataFrame:
+    folders = [Path(run.config.folder()) for run in part.runs]
+    there = [folder for folder in folders if (folder / "done").exists()]
+    frame = SELECTIONS[part.selection](read_runs(there).frame) if there else pl.DataFrame()
+    if frame.is_empty():
+        return frame
+    return frame.select(pl.lit(part.row.name).alias("row"), "dataset", "test_domain", "trial", "accuracy", "training")
+
+
+def beside_the_paper(recipe: Recipe, chosen: pl.DataFrame) -> list[Compared]:
+    """Row by row and dataset by dataset, the mean over test domains."""
+    found = []
+    for row in recipe.rows:
+        for dataset in chosen["dataset"].unique(maintain_order=True):
+            own = chosen.filter(pl.col("row") == row.name, pl.col("dataset") == dataset)
+            if own.is_empty():
+                continue
+            by_trial = own.group_by("trial").agg(pl.col("accuracy").mean() * 100).sort("trial")["accuracy"].to_list()
+            theirs = published_value(recipe, row, dataset)
+            found.append(
+                Compared(
+                    row.name,
+                    dataset,
+                    statistics.fmean(by_trial),
+                    statistics.pstdev(by_trial) / len(by_trial) ** 0.5 if len(by_trial) > 1 else None,
+                    len(by_trial),
+                    theirs.mean if theirs else None,
+                    theirs.error if theirs else None,
+                )
+            )
+    return found
+
+
+def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
+    """The paper's mean over the dataset's test domains; its own runs before those it took from elsewhere."""
+    if recipe.published is None:
+        return None
+    table = published()[recipe.published]
+    means = {**dict.fromkeys(table.mean_of, True)}
+    fitting = [
+        value
+        for value in table.values
+        if value.algorithm == row.algorithm
+        and value.dataset == dataset
+        and row.paper in ("", value.setting, value.column)
+        and (not value.setting or row.paper == value.setting)
+        and (not means or value.column in means or value.column == dataset)
+    ]
+    return min(fitting, key=lambda value: value.source != OWN_RUNS, default=None)
+
+
+def judged(recipe: Recipe, chosen: pl.DataFrame) -> list[Judged]:
+    """A verdict a claim, from the pairs of runs that both rows have on the same test domain and trial."""
+    return [_judged(claim, chosen) for claim in recipe.claims]
+
+
+def _judged(claim: Claim, chosen: pl.DataFrame) -> Judged:
+    if claim.datasets:
+        chosen = chosen.filter(pl.col("dataset").str.split(" from ").list.first().is_in(list(claim.datasets)))
+    better, than = (chosen.filter(pl.col("row") == name) for name in (claim.better, claim.than))
+    both = better.join(than, on=["dataset", "test_domain", "trial"], how="inner", suffix="_other")
+    points = both.select(100 * (pl.col("accuracy") - pl.col("accuracy_other"))).to_series().sort().to_list()
+    if not points:
+        return Judged(claim, "cannot be told", "there are no runs of both on the same domain and trial")
+    found = compared(np.asarray(points, dtype=np.float64))
+    trials = both["trial"].n_unique()
+    return Judged(claim, verdict_of(found), _why(found, claim, trials))
+
+
+def verdict_of(found: Comparison) -> Verdict:
+    """By the sign of the mean difference, where a sign-flip test says that it is no luck."""
+    if found.p >= LEVEL:
+        return "cannot be told"
+    return "holds" if found.difference > 0 else "does not hold"
+
+
+def _why(found: Comparison, claim: Claim, trials: int) -> str:
+    error = "" if found.error is None else f" ± {found.error:.1f}"
+    words = f"{found.difference:+.1f}{error} points over {_count(found.pairs, 'pair')} of {_count(trials, 'trial')}"
+    words += f", {claim.better} ahead in {found.ahead}, p = {found.p:.2g}"
+    if smallest_p(found.pairs) >= LEVEL:
+        words += f"; {_count(found.pairs, 'pair')} cannot give a p below {LEVEL:g}"
+    return words
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def ordered(rows: Sequence[Compared]) -> list[str]:
+    """The datasets of a comparison, in the order that they come in."""
+    return list(dict.fromkeys(row.dataset for row in rows))

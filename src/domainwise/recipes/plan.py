@@ -1,0 +1,122 @@
+"""From a recipe and a scale to runs: for every row and dataset a small sweep in a folder of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from domainwise.data.places import OnProgress, silent
+from domainwise.errors import DomainwiseError
+from domainwise.recipes.recipe import Block, Recipe, Row
+from domainwise.recipes.scales import Scale
+from domainwise.runs.config import build_dataset
+from domainwise.sweeps.plan import PlannedRun, plan
+from domainwise.sweeps.spec import SweepSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """The runs of one row on one dataset, and how a model is chosen from them."""
+
+    row: Row
+    dataset: str
+    selection: str
+    runs: tuple[PlannedRun, ...]
+
+
+@dataclass(frozen=True)
+class RecipePlan:
+    """What is to be run.
+
+    Args:
+        left_out: datasets that cannot be opened, and why.
+    """
+
+    recipe: Recipe
+    scale: Scale
+    parts: tuple[Part, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """All of them, trial by trial; a run that two rows or blocks share is there once."""
+        every = {run.config.folder(): run for part in self.parts for run in part.runs}
+        return sorted(every.values(), key=lambda run: run.config.trial_seed)
+
+
+def plan_recipe(
+    recipe: Recipe,
+    scale: Scale,
+    folder: Path,
+    *,
+    data_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_data: OnProgress = silent,
+) -> RecipePlan:
+    """The runs of the recipe, into folders below `folder`.
+
+    Args:
+        settings: that take the place of the scale's; `weights` only of networks that do not begin from nothing.
+    """
+    parts: list[Part] = []
+    left_out: dict[str, str] = {}
+    for block in recipe.blocks:
+        for dataset in block.datasets:
+            given = _settings(scale, dataset, settings or {})
+            try:
+                tests = _tested(block, dataset, scale, given, data_dir, on_data)
+            except DomainwiseError as error:
+                left_out[dataset] = str(error)
+                continue
+            for row in recipe.rows:
+                spec = _spec(block, row, dataset, scale, given, tests)
+                place = _slug(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
+                runs = plan(spec, folder / place, data_dir, on_data)
+                named = tuple(replace(run, name=f"{place}/{run.name}") for run in runs)
+                parts.append(Part(row, dataset, block.selection, named))
+    return RecipePlan(recipe, scale, tuple(parts), left_out)
+
+
+def _settings(scale: Scale, dataset: str, others: Mapping[str, Any]) -> dict[str, Any]:
+    """As a sweep takes them; the size of images is an option of the dataset."""
+    given = scale.of(dataset)
+    has_weights = given.get("weights", "none") != "none"
+    given |= {name: value for name, value in others.items() if name != "weights" or has_weights}
+    size = given.pop("image_size", None)
+    return {**given, **({} if size is None else {"dataset_options": {"image_size": size}})}
+
+
+def _tested(
+    block: Block, dataset: str, scale: Scale, given: Mapping[str, Any], data_dir: Any, on_data: OnProgress
+) -> tuple[str, ...]:
+    """The domains to leave out in turn; none named means all."""
+    spec = SweepSpec((dataset,), ("erm",), settings=dict(given))
+    built = build_dataset(spec.config(dataset, "erm", data_dir=data_dir), on_data)
+    if block.test_domains or not scale.first_domain_only:
+        return block.test_domains
+    return tuple(
+        domain.name
+        for domain in built.domains
+        if domain.role in (None, "test") and domain.name not in block.train_domains
+    )[:1]
+
+
+def _spec(
+    block: Block, row: Row, dataset: str, scale: Scale, given: Mapping[str, Any], tests: tuple[str, ...]
+) -> SweepSpec:
+    alone = {"train_domains": block.train_domains} if block.train_domains else {}
+    return SweepSpec(
+        datasets=(dataset,),
+        algorithms=(row.algorithm,),
+        selection=(block.selection,),
+        draws=scale.draws or block.draws,
+        trials=scale.trials,
+        space=row.space,
+        test_domains=tests,
+        hparams=row.hparams,
+        settings={**given, **alone},
+    )
+
+
+def _slug(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "_")

@@ -1,0 +1,137 @@
+"""A recipe from its runs to what there is to say about it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from domainwise.explain.against_epsilon import draw_against_epsilon, measured
+from domainwise.explain.rank_picture import draw_ranks
+from domainwise.explain.ranks import ranks
+from domainwise.explain.same_images import draw_grad_cam, examples_of
+from domainwise.recipes.memory import judged_costs, measured_costs
+from domainwise.recipes.outcome import beside_the_paper, chosen_of, judged
+from domainwise.recipes.plan import Part, RecipePlan
+from domainwise.recipes.words import accuracies, findings_in_words, verdicts
+from domainwise.reports.page.extra import WordTable
+from domainwise.runs.reopen import OpenRun, open_run
+from domainwise.theory.figures import draw_all
+from domainwise.theory.findings import findings
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came out: tables in words, figures by name, and notes on what is missing."""
+
+    tables: tuple[WordTable, ...]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
+    """What the recipe's finished runs, or its calculation, say."""
+    notes = [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
+    if plan.recipe.note:
+        notes.append(plan.recipe.note)
+    made = _MAKERS.get(plan.recipe.kind, _table)(plan, data_dir)
+    return Reproduced(made.tables, made.figures, (*notes, *made.notes))
+
+
+def _table(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    chosen = chosen_of(plan)
+    if chosen.is_empty():
+        return Reproduced((), notes=("no run is finished",))
+    return Reproduced(
+        (
+            accuracies(beside_the_paper(plan.recipe, chosen), _title(plan)),
+            *([verdicts(judged(plan.recipe, chosen))] if plan.recipe.claims else []),
+        )
+    )
+
+
+def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    """The table, and a curve for every dataset."""
+    table = _table(plan, data_dir)
+    figures = {}
+    for dataset in dict.fromkeys(part.dataset for part in plan.parts):
+        folders = [folder for part in plan.parts if part.dataset == dataset for folder in _done(part)]
+        if folders:
+            figures[f"against_radius_{dataset}"] = draw_against_epsilon(measured(folders))
+    return Reproduced(table.tables, figures, table.notes)
+
+
+def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    found = [each for _, run in _first_runs(plan, data_dir) for each in ranks(run)]
+    head = ("method", "domain", "images", "rank over images", "effective", "rank of one", "effective")
+    rows = [
+        (
+            each.method,
+            each.domain,
+            str(each.images),
+            str(max(each.stacked)),
+            f"{max(each.stacked_effective):.1f}",
+            str(each.single_most),
+            f"{max(each.single_effective):.1f}",
+        )
+        for each in found
+    ]
+    figures = {"ranks": draw_ranks(found)} if found else {}
+    return Reproduced((WordTable(_title(plan), head, tuple(rows), 5),), figures)
+
+
+def _grad_cam(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    table = _table(plan, data_dir)
+    runs = dict(_first_runs(plan, data_dir))
+    figures = {}
+    if runs:
+        first = next(iter(runs.values()))
+        domain = first.roles.test[0]
+        count = min(6, len(first.splits[domain].main))
+        figures["grad_cam"] = draw_grad_cam(runs, examples_of(first, domain, count))
+    return Reproduced(table.tables, figures, table.notes)
+
+
+def _theory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    return Reproduced((findings_in_words(findings()),), draw_all(0.3, 1.0))
+
+
+def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    settings = plan.scale.of("pacs")
+    batch = settings.get("batch_size", 64)
+    costs = measured_costs(settings["network"], settings["image_size"], batch)
+    rows = [
+        (each.method, f"{each.kept / 1e6:.1f}", f"{each.peak / 1e6:.1f}", f"{1e3 * each.seconds:.0f}") for each in costs
+    ]
+    size = settings["image_size"]
+    title = f"A step of {settings['network']} at {size} pixels, 3 domains of {batch} images, k = 20, l = 10"
+    words = WordTable(title, ("method", "perturbations, MB", "held in a step, MB", "ms a step"), tuple(rows), 3)
+    return Reproduced((words, verdicts(judged_costs(costs))))
+
+
+def _title(plan: RecipePlan) -> str:
+    return f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about} ({plan.scale.name} scale)"
+
+
+def _done(part: Part) -> list[Path]:
+    folders = [Path(run.config.folder()) for run in part.runs]
+    return [folder for folder in folders if (folder / "done").exists()]
+
+
+def _first_runs(plan: RecipePlan, data_dir: Path | None) -> list[tuple[str, OpenRun]]:
+    """The first finished run of each row, opened with its data."""
+    found: dict[str, OpenRun] = {}
+    for part in plan.parts:
+        for folder in _done(part)[:1]:
+            if part.row.name not in found:
+                found[part.row.name] = open_run(folder, data_dir=data_dir)
+    return list(found.items())
+
+
+_MAKERS: Mapping[str, Callable[[RecipePlan, Path | None], Reproduced]] = {
+    "scale": _scale,
+    "ranks": _ranks,
+    "grad_cam": _grad_cam,
+    "theory": _theory,
+    "memory": _memory,
+}

@@ -1,0 +1,59 @@
+"""How large the runs of a recipe are: the paper's setting, one for two processors, or barely a run at all."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from domainwise.errors import unknown
+
+# Datasets that share the settings of photographs.
+PHOTO = ("pacs", "office_home", "vlcs", "nico")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Settings of runs.
+
+    Args:
+        draws: of the hyperparameters; None for what the recipe says.
+        first_domain_only: leave out only the first domain, one cell a method.
+        settings: by dataset or `photo`, as `RunConfig` takes them; `image_size` is an option of the dataset.
+    """
+
+    name: str
+    about: str
+    trials: int
+    draws: int | None
+    first_domain_only: bool
+    settings: Mapping[str, Mapping[str, Any]]
+
+    def of(self, dataset: str) -> dict[str, Any]:
+        """What runs on this dataset are set to."""
+        shared = self.settings.get("photo", {}) if dataset in PHOTO else {}
+        return {**shared, **self.settings.get(dataset, {})}
+
+
+@cache
+def scales() -> Mapping[str, Scale]:
+    content = tomllib.loads((Path(__file__).parent / "scales.toml").read_text(encoding="utf-8"))
+    return {name: _scale(name, given) for name, given in content.items()}
+
+
+def scale_named(name: str) -> Scale:
+    if name not in scales():
+        raise unknown("scale", name, scales())
+    return scales()[name]
+
+
+def _scale(name: str, given: Mapping[str, Any]) -> Scale:
+    return Scale(
+        name=name,
+        about=given["about"],
+        trials=given["trials"],
+        draws=given.get("draws"),
+        first_domain_only=given.get("first_domain_only", False),
+        settings={key: value for key, value in given.items() if isinstance(value, dict)},
+    )

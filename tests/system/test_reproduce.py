@@ -1,0 +1,48 @@
+"""`domainwise reproduce`: every recipe in small from its runs to its result; and, slow, every one at full size."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from domainwise.recipes.embedded import write_layouts
+from domainwise.recipes.plan import plan_recipe
+from domainwise.recipes.recipe import recipes
+from domainwise.recipes.scales import scales
+from domainwise.runs import train
+
+WITH_RUNS = [key for key, recipe in recipes().items() if recipe.blocks]
+
+
+def test_all_recipes_in_small(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "domainwise", "reproduce", "--all", "--scale", "smoke", "-o", str(tmp_path)]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert first.returncode == 0, first.stderr[-2000:]
+    for key, recipe in recipes().items():
+        result = (tmp_path / "smoke" / key / "result.md").read_text()
+        assert result.startswith(f"# {', '.join(recipe.numbers)}: {recipe.about}")
+        for claim in recipe.claims:
+            assert f"| {claim.says} |" in result
+        for row in recipe.rows:
+            assert f"| {row.name} |" in result
+        assert (tmp_path / "smoke" / key / "result.html").exists() == bool(recipe.blocks)
+    again = subprocess.run([*command[:4], "table_8", *command[5:]], capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0, again.stderr
+    assert "1/4" not in again.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", WITH_RUNS)
+def test_the_first_run_at_full_size_starts(key: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    data = write_layouts(tmp_path_factory.getbasetemp() / "layouts")
+    settings = {"weights": "none", "steps": 2, "record_every": 2, "batch_size": 8}
+    folder = tmp_path_factory.mktemp(key)
+    made = plan_recipe(recipes()[key], scales()["full"], folder, data_dir=data, settings=settings)
+    config = made.runs[0].config
+    if config.dataset != "colored_mnist":
+        assert config.network == "resnet18"
+        assert config.dataset_options == {"image_size": 224}
+    result = train(replace(config, device="cpu"))
+    assert result.last["step"] == 1

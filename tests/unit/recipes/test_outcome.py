@@ -1,0 +1,109 @@
+"""Ours beside the paper's, and verdicts that follow from the pairs alone."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from domainwise.recipes.memory import Cost, judged_costs
+from domainwise.recipes.outcome import Compared, beside_the_paper, judged
+from domainwise.recipes.recipe import Block, Claim, Recipe, Row
+from domainwise.recipes.words import accuracies, verdicts
+
+RECIPE = Recipe(
+    key="table_1",
+    name="test",
+    numbers=("Table 1",),
+    about="AT and ERM",
+    published=1,
+    rows=(Row("erm", "erm"), Row("at", "at")),
+    blocks=(Block(("pacs", "nico"), "training_domain"),),
+    claims=(Claim("AT above ERM", "at", "erm"), Claim("ERM above AT on nico", "erm", "at", ("nico",))),
+)
+
+
+def frame(*rows: tuple[str, str, str, int, float]) -> pl.DataFrame:
+    names = ("row", "dataset", "test_domain", "trial", "accuracy")
+    made: list[dict[str, Any]] = [{**dict(zip(names, row, strict=True)), "training": 0.9} for row in rows]
+    return pl.DataFrame(made)
+
+
+def paired(differences: list[float], dataset: str = "pacs") -> pl.DataFrame:
+    """A trial a difference in points, AT minus ERM."""
+    rows = []
+    for trial, difference in enumerate(differences):
+        rows.append(("erm", dataset, "photo", trial, 0.5))
+        rows.append(("at", dataset, "photo", trial, 0.5 + difference / 100))
+    return frame(*rows)
+
+
+def test_means_over_domains_then_over_trials() -> None:
+    chosen = frame(
+        ("erm", "pacs", "photo", 0, 0.6),
+        ("erm", "pacs", "sketch", 0, 0.8),
+        ("erm", "pacs", "photo", 1, 0.7),
+        ("erm", "pacs", "sketch", 1, 0.9),
+        ("at", "nico", "test", 0, 0.7),
+    )
+    erm, at = beside_the_paper(RECIPE, chosen)
+    assert (erm.row, erm.dataset, erm.trials) == ("erm", "pacs", 2)
+    # Means 70 and 80: 75, standard deviation 5, over the root of two.
+    assert erm.ours == pytest.approx(75)
+    assert erm.error == pytest.approx(5 / 2**0.5)
+    assert (erm.paper, erm.paper_error) == (79.7, 0.0)
+    assert erm.in_errors == pytest.approx((75 - 79.7) / (5 / 2**0.5))
+    assert at.error is None
+    # Only the paper's error is known, 2.2.
+    assert at.in_errors == pytest.approx((70 - 68.2) / 2.2)
+
+
+def test_without_any_error_there_is_no_difference_in_errors() -> None:
+    assert Compared("mat", "pacs", 70.0, None, 1, 80.0, None).in_errors is None
+    assert Compared("mat", "pacs", 70.0, None, 1, 80.0, None).difference == -10
+    assert Compared("mat", "pacs", 70.0, 1.0, 3, None, None).in_errors is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([1.0, 2.0, 1.5, 2.5, 1.0, 3.0], "holds"),
+        ([-1.0, -2.0, -1.5, -2.5, -1.0, -3.0], "does not hold"),
+        ([1.0, -2.0, 1.5, -2.5, 1.0, 3.0], "cannot be told"),
+        ([5.0], "cannot be told"),
+    ],
+)
+def test_the_verdict_follows_sign_and_luck(differences: list[float], verdict: str) -> None:
+    first, _ = judged(RECIPE, paired(differences))
+    assert first.verdict == verdict
+    assert f"{len(differences)} pair" in first.why
+
+
+def test_one_trial_says_that_it_is_too_few() -> None:
+    first, second = judged(RECIPE, paired([5.0]))
+    assert "1 pair cannot give a p below 0.05" in first.why
+    assert second.why == "there are no runs of both on the same domain and trial"
+
+
+def test_a_claim_about_one_dataset_looks_at_that_alone() -> None:
+    good, bad = [3.0, 4.0, 5.0, 3.0, 4.0, 5.0], [-3.0, -4.0, -5.0, -3.0, -4.0, -5.0]
+    chosen = pl.concat([paired(good), paired(bad, "nico")])
+    both, nico = judged(RECIPE, chosen)
+    assert both.verdict == "cannot be told"
+    assert nico.verdict == "holds"
+
+
+def test_words() -> None:
+    chosen = pl.concat([paired([1.0, 2.0]), paired([1.0], "nico")])
+    table = accuracies(beside_the_paper(RECIPE, chosen), "title")
+    assert table.head == ("", "pacs", "paper", "difference", "nico", "paper", "difference")
+    assert table.rows[1][:4] == ("at", "51.5 ± 0.4", "81.5 ± 0.4", "-30.0 (-56.2 errors)")
+    assert {len(row) for row in table.rows} == {7}
+    assert verdicts(judged(RECIPE, chosen)).rows[0][0] == "AT above ERM"
+
+
+def test_memory_and_time_are_judged_by_what_was_measured() -> None:
+    erm, mat = Cost("erm", 0, 100, 1.0), Cost("mat", 50, 200, 1.5)
+    less, same = judged_costs([erm, mat, Cost("ldat", 5, 150, 1.6)])
+    assert (less.verdict, same.verdict) == ("holds", "holds")
+    less, same = judged_costs([erm, mat, Cost("ldat", 5, 250, 1.9)])
+    assert (less.verdict, same.verdict) == ("does not hold", "does not hold")
