@@ -88,3 +88,16 @@ def test_network_without_relu_is_refused() -> None:
     network = Network(nn.Sequential(nn.Flatten(), nn.Tanh()), nn.Linear(48, 3), input_shape=(3, 4, 4), num_features=48)
     with pytest.raises(ValueError, match=r"network needs torch\.nn\.ReLU layers"):
         NCDG(network, num_domains=2)
+
+
+def test_relu6_counts_as_relu_does() -> None:
+    measured = []
+    for kind in (nn.ReLU, nn.ReLU6):
+        torch.manual_seed(0)
+        featurizer = nn.Sequential(nn.Flatten(), nn.Linear(48, 6), kind())
+        network = Network(featurizer, nn.Linear(6, 3), input_shape=(3, 4, 4), num_features=6)
+        algorithm = NCDG(network, num_domains=1, generator=torch.Generator().manual_seed(0))
+        measured.append(algorithm.update([(torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0]))]))
+    # No activation of these reaches 6.
+    assert measured[0] == measured[1]
+    assert measured[0]["coverage"] > 0

@@ -76,7 +76,7 @@ class NCDG(Algorithm):
 
 
 def _relus(network: nn.Module) -> list[nn.Module]:
-    return [module for module in network.modules() if isinstance(module, nn.ReLU)]
+    return [module for module in network.modules() if isinstance(module, nn.ReLU | nn.ReLU6)]
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from domainwise.recipes.scales import Scale, scale_named
 from domainwise.reports.page import Picture, write_page
 from domainwise.sweeps.calibration import Costs, estimated_seconds
 from domainwise.sweeps.folder import SweepFolder
+from domainwise.sweeps.plan import PlannedRun
 
 EXAMPLES = """
 Examples:
@@ -142,12 +143,20 @@ def _tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
         to_do = [run for run in plan.runs if not (Path(run.config.folder()) / "done").exists()]
         line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
         if to_do:
-            with console.status("measuring a few steps") as status:
-                seconds = estimated_seconds(
-                    to_do, workers, lambda what: status.update(f"measuring a few steps of {what}"), known
-                )
-            line += f"; about {duration(seconds)} with {workers} at a time"
+            line += f"; {_estimate(to_do, workers, known, console)}"
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _estimate(runs: Sequence[PlannedRun], workers: int, known: Costs, console: Console) -> str:
+    with console.status("measuring a few steps") as status:
+
+        def show(what: str) -> None:
+            status.update(f"measuring a few steps of {what}")
+
+        try:
+            return f"about {duration(estimated_seconds(runs, workers, show, known))} with {workers} at a time"
+        except DomainwiseError as error:
+            return f"how long cannot be told: {error}"
 
 
 def _write(plan: RecipePlan, made: Reproduced, folder: Path, console: Console) -> None:
