@@ -12,7 +12,7 @@ from domainwise.cli.progress import DataProgress
 from domainwise.cli.sweep_progress import duration
 from domainwise.cli.sweep_steps import Conductor, engine_named
 from domainwise.cli.table import show_table
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, unknown
 from domainwise.figures import as_bytes, write_figure
 from domainwise.markdown import as_markdown
 from domainwise.recipes.embedded import write_layouts
@@ -38,6 +38,7 @@ domainwise reproduce main_table --scale full --engine ray --address auto --gpus-
 
 domainwise reproduce theorem memory
 """
+ENGINES = ("local", "ray")
 
 
 def reproduce(
@@ -67,6 +68,10 @@ def reproduce(
     if not chosen:
         raise DomainwiseError("say which recipes to run, or --all; `domainwise reproduce --list` shows them")
     size = scale_named(scale)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if workers < 1:
+        raise DomainwiseError(f"--workers must be at least 1, not {workers}")
     if size.name == "smoke":
         data_dir = write_layouts(output / "smoke" / "data")
     settings = {} if weights is None else {"weights": weights}
