@@ -57,28 +57,19 @@ class Killer:
             self.act()
 
 
-def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
+def test_a_killed_worker_is_replaced_and_its_run_goes_on_from_files_that_came_back(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
     def act() -> None:
         (victim, *_) = processes(os.getpid(), "ray::_train")
         kill([victim])
 
     killer = Killer(act)
     done: list[RunResult | None] = ray_engine.run_all(
-        configs(tmp_path), workers=2, watch=Watch(on_progress=killer), results="shared"
+        configs(tmp_path), workers=2, watch=Watch(on_progress=killer), results="pulled"
     )
     assert killer.has_acted
     assert all(result is not None for result in done)
-    assert records(tmp_path) == expected
-
-
-def test_files_come_back_from_workers_that_do_not_see_the_folder(tmp_path: Path, expected: dict[str, Any]) -> None:
-    def act() -> None:
-        (victim, *_) = processes(os.getpid(), "ray::_train")
-        kill([victim])
-
-    killer = Killer(act)
-    ray_engine.run_all(configs(tmp_path), workers=2, watch=Watch(on_progress=killer), results="pulled")
-    assert killer.has_acted
     assert records(tmp_path) == expected
     for run in tmp_path.iterdir():
         names = {"best.safetensors", "checkpoint.pt", "config.json", "done", "last.safetensors", "records.jsonl"}
@@ -129,7 +120,7 @@ def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, expected: dic
 
 
 def test_the_command_line_gives_the_same_numbers_with_either_engine(tmp_path: Path) -> None:
-    by_ray = sweep(tmp_path / "ray", "--engine", "ray", steps=30)
+    by_ray = sweep(tmp_path / "ray", "--engine", "ray", "--results", "shared", steps=30)
     assert by_ray.returncode == 0, by_ray.stderr
     by_processes = sweep(tmp_path / "local", steps=30)
     assert by_processes.returncode == 0, by_processes.stderr

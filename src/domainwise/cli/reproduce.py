@@ -15,6 +15,7 @@ from domainwise.cli.table import show_table
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.figures import as_bytes, write_figure
 from domainwise.markdown import as_markdown
+from domainwise.recipes.cost import RecipeCost, cost_of
 from domainwise.recipes.embedded import write_layouts
 from domainwise.recipes.plan import RecipePlan, plan_recipe
 from domainwise.recipes.recipe import Recipe, recipe_named, recipes
@@ -98,25 +99,24 @@ def reproduce(
 
 
 def _list(console: Console) -> None:
+    full, cpu = scale_named("full"), scale_named("cpu")
     rows = [
-        (", ".join(each.numbers), each.key, each.name, str(len(each.rows)), str(_runs_at_full(each)), each.about)
+        (
+            ", ".join(each.numbers),
+            each.key,
+            each.name,
+            str(cost_of(each, full).runs or ""),
+            _in_words(cost_of(each, cpu)),
+            each.about,
+        )
         for each in recipes().values()
     ]
-    show_table(("in the paper", "recipe", "or", "rows", "runs at full scale", "what"), rows, numbers=0)
-    console.print("\n--dry-run measures a few steps of each and tells how long a scale takes here", highlight=False)
+    show_table(("in the paper", "recipe", "or", "runs at full scale", "cpu scale, two processors", "what"), rows, 0)
+    console.print("\n--dry-run measures a few steps and tells how long a scale takes here", highlight=False)
 
 
-def _runs_at_full(recipe: Recipe) -> int:
-    """Domains of the datasets are known without their files."""
-    size = scale_named("full")
-    domains = {"nico": 1, "colored_mnist": 1}
-    return sum(
-        len(recipe.rows)
-        * (size.draws or block.draws)
-        * size.trials
-        * sum(1 if block.train_domains else len(block.test_domains) or domains.get(name, 4) for name in block.datasets)
-        for block in recipe.blocks
-    )
+def _in_words(cost: RecipeCost) -> str:
+    return f"{cost.runs} runs, {duration(cost.seconds or 0.0)}" if cost.runs else "a minute"
 
 
 def _plan(

@@ -60,7 +60,7 @@ def plan_recipe(
     """
     parts: list[Part] = []
     left_out: dict[str, str] = {}
-    for block in recipe.blocks:
+    for block in blocks_at(recipe, scale):
         for dataset in block.datasets:
             given = _settings(scale, dataset, settings or {})
             try:
@@ -75,6 +75,13 @@ def plan_recipe(
                 named = tuple(replace(run, name=f"{place}/{run.name}") for run in runs)
                 parts.append(Part(row, dataset, block.selection, named))
     return RecipePlan(recipe, scale, tuple(parts), left_out)
+
+
+def blocks_at(recipe: Recipe, scale: Scale) -> tuple[Block, ...]:
+    """The datasets that the recipe has at this scale."""
+    if not scale.is_one_cell:
+        return recipe.blocks
+    return tuple(replace(block, datasets=block.datasets[:1]) for block in recipe.blocks[:1])
 
 
 def _settings(scale: Scale, dataset: str, others: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def _tested(
     """The domains to leave out in turn; none named means all."""
     spec = SweepSpec((dataset,), ("erm",), settings=dict(given))
     built = build_dataset(spec.config(dataset, "erm", data_dir=data_dir), on_data)
-    if block.test_domains or not scale.first_domain_only:
+    if block.test_domains or not scale.is_one_cell:
         return block.test_domains
     return tuple(
         domain.name

@@ -1,7 +1,7 @@
 """How large the runs of a recipe are: the paper's setting, one for two processors, or barely a run at all."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,8 @@ class Scale:
 
     Args:
         draws: of the hyperparameters; None for what the recipe says.
-        first_domain_only: leave out only the first domain, one cell a method.
+        is_one_cell: run each method on the first dataset alone, and leave out only its first domain.
+        cost: seconds of a processor for updates and for evaluations of an ERM run, by dataset or `photo`, where known.
         settings: by dataset or `photo`, as `RunConfig` takes them; `image_size` is an option of the dataset.
     """
 
@@ -27,7 +28,8 @@ class Scale:
     about: str
     trials: int
     draws: int | None
-    first_domain_only: bool
+    is_one_cell: bool
+    cost: Mapping[str, Sequence[float]]
     settings: Mapping[str, Mapping[str, Any]]
 
     def of(self, dataset: str) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def _scale(name: str, given: Mapping[str, Any]) -> Scale:
         about=given["about"],
         trials=given["trials"],
         draws=given.get("draws"),
-        first_domain_only=given.get("first_domain_only", False),
-        settings={key: value for key, value in given.items() if isinstance(value, dict)},
+        is_one_cell=given.get("is_one_cell", False),
+        cost=given.get("cost", {}),
+        settings={key: value for key, value in given.items() if isinstance(value, dict) and key != "cost"},
     )
