@@ -23,7 +23,7 @@ from domainwise.recipes.reproduce import Reproduced, reproduced
 from domainwise.recipes.scales import Scale, scale_named
 from domainwise.reports.page import Picture, write_page
 from domainwise.sweeps.calibration import Costs, estimated_seconds
-from domainwise.sweeps.folder import SweepFolder
+from domainwise.sweeps.folder import Standing, SweepFolder
 from domainwise.sweeps.plan import PlannedRun
 
 EXAMPLES = """
@@ -85,17 +85,24 @@ def reproduce(
         engine_named(engine, workers, address, gpus_per_run, "auto"), None, retry_failed=retry_failed, console=console
     )
     folder = SweepFolder(output / size.name)
-    has_failed = False
-    with folder.locked():
-        for plan in plans:
-            try:
-                if plan.runs:
-                    conductor.carry_out(plan.runs, folder)
-            except typer.Exit:
-                has_failed = True  # the other runs still tell something
+    unwritten, ended = list(plans), set[Path]()
+
+    def write_what_is_complete() -> None:
+        for plan in [plan for plan in unwritten if all(run.config.folder() in ended for run in plan.runs)]:
+            unwritten.remove(plan)
             _write(plan, reproduced(plan, data_dir), folder.path / plan.recipe.key, console)
-    if has_failed:
-        raise typer.Exit(1)
+
+    def on_stand(run: PlannedRun, now: Standing) -> None:
+        if now.state in ("done", "failed"):
+            ended.add(run.config.folder())
+            write_what_is_complete()
+
+    with folder.locked():
+        # All together, so that workers begin once; each result is written as soon as its runs have ended.
+        runs = {run.config.folder(): run for plan in plans for run in plan.runs}
+        if runs:
+            conductor.carry_out(list(runs.values()), folder, on_stand)
+        write_what_is_complete()
 
 
 def _list(console: Console) -> None:

@@ -1,6 +1,6 @@
 """What `domainwise sweep` does with its plan: tell of it, carry it out, repeat what was chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from domainwise.sweeps.calibration import estimated_seconds
 from domainwise.sweeps.carry_out import Engine, carry_out
 from domainwise.sweeps.commands import command_of
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.folder import SweepFolder
+from domainwise.sweeps.folder import Standing, SweepFolder
 from domainwise.sweeps.plan import PlannedRun
 from domainwise.sweeps.spec import SweepSpec
 
@@ -55,15 +55,25 @@ class Conductor:
     retry_failed: bool
     console: Console
 
-    def carry_out(self, runs: Sequence[PlannedRun], folder: SweepFolder) -> None:
+    def carry_out(
+        self,
+        runs: Sequence[PlannedRun],
+        folder: SweepFolder,
+        on_stand: Callable[[PlannedRun, Standing], None] = lambda run, now: None,
+    ) -> None:
+        """Carry the runs out; `on_stand` is told of each as `carry_out` tells."""
         with interruptible() as is_interrupted, SweepProgress(runs, self.steps, self.console) as progress:
 
             def begun(configs: Sequence[RunConfig], watch: Watch) -> object:
                 progress.begin()
                 return self.engine(configs, watch)
 
+            def stands(run: PlannedRun, now: Standing) -> None:
+                progress.tell(run, now)
+                on_stand(run, now)
+
             outcome = carry_out(
-                runs, begun, retry_failed=self.retry_failed, on_stand=progress.tell, should_stop=is_interrupted
+                runs, begun, retry_failed=self.retry_failed, on_stand=stands, should_stop=is_interrupted
             )
         self.console.print(f"[bold]done[/bold]: {outcome.done} of {len(runs)} runs in {folder.path}", highlight=False)
         if outcome.failed:
