@@ -34,6 +34,11 @@ class Cost:
     peak: int
     seconds: float
 
+    @property
+    def total(self) -> int:
+        """Both together; weights and their optimizer are the same for all methods, and not in it."""
+        return self.kept + self.peak
+
 
 def measured_costs(network: str, image_size: int, batch_size: int, rounds: int = 3) -> list[Cost]:
     """A step of ERM, MAT and LDAT on three domains of random images, one after the other in every round."""
@@ -74,15 +79,15 @@ def _kept(algorithm: Any) -> int:
 def judged_costs(costs: Sequence[Cost]) -> list[Judged]:
     of = {cost.method: cost for cost in costs}
     mat, ldat = of["mat"], of["ldat"]
-    less: Verdict = "holds" if ldat.peak < mat.peak and ldat.kept < mat.kept else "does not hold"
+    less: Verdict = "holds" if ldat.total < mat.total else "does not hold"
     ratio = max(mat.seconds, ldat.seconds) / min(mat.seconds, ldat.seconds)
     same: Verdict = "holds" if ratio <= _SAME_TIME else "does not hold"
     return [
         Judged(
             Claim("LDAT needs less memory than MAT in training", "ldat", "mat"),
             less,
-            f"perturbations {_megabytes(ldat.kept)} against {_megabytes(mat.kept)}, "
-            f"a step holds {_megabytes(ldat.peak)} against {_megabytes(mat.peak)} at once",
+            f"{_megabytes(ldat.total)} against {_megabytes(mat.total)} at most at once, {1 - ldat.total / mat.total:.1%} "
+            f"less; of that perturbations {_megabytes(ldat.kept)} against {_megabytes(mat.kept)}",
         ),
         Judged(
             Claim("LDAT and MAT take the same time", "ldat", "mat"),
