@@ -86,8 +86,9 @@ def judged_costs(costs: Sequence[Cost]) -> list[Judged]:
         Judged(
             Claim("LDAT needs less memory than MAT in training", "ldat", "mat"),
             less,
-            f"{_megabytes(ldat.total)} against {_megabytes(mat.total)} at most at once, {1 - ldat.total / mat.total:.1%} "
-            f"less; of that perturbations {_megabytes(ldat.kept)} against {_megabytes(mat.kept)}",
+            f"{_megabytes(ldat.total)} against {_megabytes(mat.total)} at most at once "
+            f"({ldat.total / mat.total - 1:+.1%}); "
+            f"of that perturbations {_megabytes(ldat.kept)} against {_megabytes(mat.kept)}",
         ),
         Judged(
             Claim("LDAT and MAT take the same time", "ldat", "mat"),
