@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from domainwise.data import Dataset, silhouettes, silhouettes_spurious
 from domainwise.data.batches import in_order
 from domainwise.errors import DomainwiseError
 from domainwise.runs import RunConfig, train
@@ -47,11 +48,15 @@ def test_the_algorithm_has_its_perturbation(run: Path) -> None:
     assert norms.tolist() == pytest.approx(open_run(run).records[-1]["perturbation"]["norm"], abs=1e-6)
 
 
-def test_data_that_is_not_the_runs_is_refused(run: Path, tmp_path: Path) -> None:
-    from domainwise.data import silhouettes_spurious
+def larger(seed: int = 0, *, train_count: int, test_count: int, shifts: list[float]) -> Dataset:
+    return silhouettes(seed, train_count=train_count + 10, test_count=test_count, shifts=shifts)
 
-    with pytest.raises(DomainwiseError, match="option"):
+
+def test_data_that_is_not_the_runs_is_refused(run: Path) -> None:
+    with pytest.raises(DomainwiseError, match="unknown option"):
         open_run(run, dataset=silhouettes_spurious)
+    with pytest.raises(DomainwiseError, match=r"do not fit the run in .*domain_sizes is \[56, 56\], not \[48, 48\]"):
+        open_run(run, dataset=larger)
 
 
 def test_own_images_must_be_given(run: Path, tmp_path: Path) -> None:

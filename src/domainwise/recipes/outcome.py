@@ -99,7 +99,6 @@ def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
     if recipe.published is None:
         return None
     table = published()[recipe.published]
-    means = {**dict.fromkeys(table.mean_of, True)}
     fitting = [
         value
         for value in table.values
@@ -107,7 +106,7 @@ def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
         and value.dataset == dataset
         and row.paper in ("", value.setting, value.column)
         and (not value.setting or row.paper == value.setting)
-        and (not means or value.column in means or value.column == dataset)
+        and (not table.mean_of or value.column in table.mean_of or value.column == dataset)
     ]
     return min(fitting, key=lambda value: value.source != OWN_RUNS, default=None)
 
