@@ -29,6 +29,9 @@ def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any])
         (("table_1", "--scale", "gpu"), "unknown scale 'gpu'"),
         (("table_1", "--engine", "slurm"), "unknown engine 'slurm'"),
         (("table_1", "--workers", "0"), "--workers must be at least 1, not 0"),
+        (("table_1", "--trials", "0"), "--trials must be at least 1, not 0"),
+        (("table_1", "--dataset", "pcas"), "unknown dataset of these recipes 'pcas'; did you mean 'pacs'?"),
+        (("table_8", "--dataset", "nico"), "unknown dataset of these recipes 'nico'"),
     ],
 )
 def test_wrong_input_is_one_line(

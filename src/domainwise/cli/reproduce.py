@@ -1,6 +1,7 @@
 """`domainwise reproduce`: the paper's tables and figures, each by one command."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +36,8 @@ domainwise reproduce --all --scale smoke
 
 domainwise reproduce table_1 figure_1 --scale cpu --data-dir data --weights mobilenet_v2.pth
 
+domainwise reproduce "Table 1" --scale cpu --data-dir data --dataset pacs --trials 3
+
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
 domainwise reproduce theorem memory
@@ -49,6 +52,8 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="full: the paper's setting; cpu: reduced; smoke: two steps.")] = "cpu",
     output: Annotated[Path, typer.Option("--output", "-o", help="Where runs and results go.")] = Path("runs/reproduce"),
     data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie; smoke brings its own images.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this one of a recipe's. May be repeated.")] = None,
+    trials: Annotated[int | None, typer.Option(help="In place of the scale's; more tell more.")] = None,
     weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many runs, and how long.")] = False,
     engine: Annotated[str, typer.Option(help="local or ray, as for `domainwise sweep`.")] = "local",
@@ -71,12 +76,17 @@ def reproduce(
     size = scale_named(scale)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if workers < 1:
-        raise DomainwiseError(f"--workers must be at least 1, not {workers}")
+    for option, value in (("--workers", workers), ("--trials", trials)):
+        if value is not None and value < 1:
+            raise DomainwiseError(f"{option} must be at least 1, not {value}")
+    for name in dataset or []:
+        if name not in (known := _datasets(chosen)):
+            raise unknown("dataset of these recipes", name, known)
+    size = replace(size, trials=trials or size.trials)
     if size.name == "smoke":
         data_dir = write_layouts(output / "smoke" / "data")
     settings = {} if weights is None else {"weights": weights}
-    plans = [_plan(each, size, output, data_dir, settings, console) for each in chosen]
+    plans = [_plan(each, size, output, data_dir, dataset or [], settings, console) for each in chosen]
     if size.name != "smoke":
         _tell(plans, workers, console)
     if dry_run:
@@ -105,6 +115,10 @@ def reproduce(
         write_what_is_complete()
 
 
+def _datasets(chosen: Sequence[Recipe]) -> list[str]:
+    return list(dict.fromkeys(name for recipe in chosen for block in recipe.blocks for name in block.datasets))
+
+
 def _list(console: Console) -> None:
     full, cpu = scale_named("full"), scale_named("cpu")
     rows = [
@@ -131,6 +145,7 @@ def _plan(
     scale: Scale,
     output: Path,
     data_dir: Path | None,
+    datasets: Sequence[str],
     settings: Mapping[str, Any],
     console: Console,
 ) -> RecipePlan:
@@ -141,6 +156,7 @@ def _plan(
             # Shared by all recipes: what several tables need is run once.
             output / scale.name / "runs",
             data_dir=data_dir,
+            datasets=datasets,
             settings=settings,
             on_data=data.report,
         )

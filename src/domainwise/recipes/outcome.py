@@ -1,10 +1,10 @@
 """What a recipe's runs came to: accuracies beside the paper's, and a verdict on each of its claims."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -19,11 +19,26 @@ from domainwise.selection.read import read_runs
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 # A difference is told from luck below this.
 LEVEL = 0.05
+_SCHEMA = {
+    "row": pl.String,
+    "dataset": pl.String,
+    "test_domain": pl.String,
+    "trial": pl.Int64,
+    "accuracy": pl.Float64,
+    "training": pl.Float64,
+    "run": pl.String,
+}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A row on a dataset, in percent: ours and the paper's, each with its standard error where there is one."""
+    """A row on a dataset, in percent: ours and the paper's, each with its standard error where there is one.
+
+    Args:
+        dataset: or the paper's name for a mean over several, like `avg1`.
+        training: of the chosen models on their training domains, where the test domain chose them: a model that is
+            good there by luck alone gives itself away by it.
+    """
 
     row: str
     dataset: str
@@ -32,6 +47,7 @@ class Compared:
     trials: int
     paper: float | None
     paper_error: float | None
+    training: float | None = None
 
     @property
     def difference(self) -> float | None:
@@ -54,11 +70,12 @@ class Judged:
 
 
 def chosen_of(plan: RecipePlan) -> pl.DataFrame:
-    """A row a table's row, dataset, test domain and trial: the `accuracy` of the model that was chosen."""
+    """A row a table's row, dataset, test domain and trial: the `accuracy` of the model that was chosen, and its `run`.
+
+    `training`, its accuracy on training domains, is there only if the test domain chose it.
+    """
     frames = [found for part in plan.parts for found in [_chosen(part)] if found.height]
-    schema = {"row": pl.String, "dataset": pl.String, "test_domain": pl.String, "trial": pl.Int64}
-    empty = pl.DataFrame(schema={**schema, "accuracy": pl.Float64, "training": pl.Float64})
-    return pl.concat([empty, *frames]).unique(maintain_order=True)
+    return pl.concat([pl.DataFrame(schema=_SCHEMA), *frames]).unique(maintain_order=True)
 
 
 def _chosen(part: Part) -> pl.DataFrame:
@@ -67,35 +84,55 @@ def _chosen(part: Part) -> pl.DataFrame:
     frame = SELECTIONS[part.selection](read_runs(there).frame) if there else pl.DataFrame()
     if frame.is_empty():
         return frame
-    return frame.select(pl.lit(part.row.name).alias("row"), "dataset", "test_domain", "trial", "accuracy", "training")
+    training = pl.col("training") if part.selection == "test_domain" else pl.lit(None, pl.Float64).alias("training")
+    return frame.with_columns(training, row=pl.lit(part.row.name)).select(_SCHEMA.keys())
 
 
 def beside_the_paper(recipe: Recipe, chosen: pl.DataFrame) -> list[Compared]:
-    """Row by row and dataset by dataset, the mean over test domains."""
-    found = []
+    """Row by row and dataset by dataset, the mean over test domains; then the paper's means over datasets."""
+    found, averages = [], []
     for row in recipe.rows:
-        for dataset in chosen["dataset"].unique(maintain_order=True):
-            own = chosen.filter(pl.col("row") == row.name, pl.col("dataset") == dataset)
-            if own.is_empty():
-                continue
-            by_trial = own.group_by("trial").agg(pl.col("accuracy").mean() * 100).sort("trial")["accuracy"].to_list()
-            theirs = published_value(recipe, row, dataset)
-            found.append(
-                Compared(
-                    row.name,
-                    dataset,
-                    statistics.fmean(by_trial),
-                    statistics.pstdev(by_trial) / len(by_trial) ** 0.5 if len(by_trial) > 1 else None,
-                    len(by_trial),
-                    theirs.mean if theirs else None,
-                    theirs.error if theirs else None,
-                )
-            )
-    return found
+        own = chosen.filter(pl.col("row") == row.name)
+        by_dataset = {name: _by_trial(own, name) for name in own["dataset"].unique(maintain_order=True)}
+        for name, trials in by_dataset.items():
+            training = own.filter(pl.col("dataset") == name)["training"].mean()
+            theirs = published_value(recipe, row, name)
+            found.append(_compared(row, name, list(trials.values()), theirs, training))
+        for name, names in _means_over_datasets(recipe).items():
+            if all(each in by_dataset for each in names):
+                shared = set.intersection(*(set(by_dataset[each]) for each in names))
+                means = [statistics.fmean(by_dataset[each][trial] for each in names) for trial in sorted(shared)]
+                if means:
+                    averages.append(_compared(row, name, means, published_value(recipe, row, name)))
+    return [*found, *averages]
+
+
+def _by_trial(own: pl.DataFrame, dataset: str) -> dict[int, float]:
+    here = own.filter(pl.col("dataset") == dataset)
+    return dict(here.group_by("trial").agg(pl.col("accuracy").mean() * 100).sort("trial").iter_rows())
+
+
+def _means_over_datasets(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+    return {} if recipe.published is None else published()[recipe.published].mean_of
+
+
+def _compared(
+    row: Row, dataset: str, by_trial: Sequence[float], theirs: Value | None, training: Any = None
+) -> Compared:
+    return Compared(
+        row.name,
+        dataset,
+        statistics.fmean(by_trial),
+        statistics.pstdev(by_trial) / len(by_trial) ** 0.5 if len(by_trial) > 1 else None,
+        len(by_trial),
+        theirs.mean if theirs else None,
+        theirs.error if theirs else None,
+        None if training is None else 100 * training,
+    )
 
 
 def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
-    """The paper's mean over the dataset's test domains; its own runs before those it took from elsewhere."""
+    """The paper's mean over the dataset's test domains, or of its column of that name; its own runs come first."""
     if recipe.published is None:
         return None
     table = published()[recipe.published]
@@ -103,7 +140,7 @@ def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
         value
         for value in table.values
         if value.algorithm == row.algorithm
-        and value.dataset == dataset
+        and (value.dataset or value.column) == dataset
         and row.paper in ("", value.setting, value.column)
         and (not value.setting or row.paper == value.setting)
         and (not table.mean_of or value.column in table.mean_of or value.column == dataset)

@@ -1,6 +1,6 @@
 """From a recipe and a scale to runs: for every row and dataset a small sweep in a folder of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,20 @@ def plan_recipe(
     folder: Path,
     *,
     data_dir: str | Path | None = None,
+    datasets: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
     on_data: OnProgress = silent,
 ) -> RecipePlan:
     """The runs of the recipe, into folders below `folder`.
 
     Args:
+        datasets: the only ones to run of those that the recipe has; none means all.
         settings: that take the place of the scale's; `weights` only of networks that do not begin from nothing.
     """
     parts: list[Part] = []
     left_out: dict[str, str] = {}
     for block in blocks_at(recipe, scale):
-        for dataset in block.datasets:
+        for dataset in [name for name in block.datasets if not datasets or name in datasets]:
             given = _settings(scale, dataset, settings or {})
             try:
                 tests = _tested(block, dataset, scale, given, data_dir, on_data)

@@ -11,7 +11,7 @@ from domainwise.errors import DomainwiseError, unknown
 
 _HERE = Path(__file__).parent
 # What is made of a recipe's runs; `theory` and `memory` need none.
-Kind = Literal["table", "scale", "ranks", "grad_cam", "theory", "memory"]
+Kind = Literal["table", "settings", "scale", "ranks", "grad_cam", "theory", "memory"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class Block:
     Args:
         draws: of the hyperparameters at full scale; 1 is the fixed set alone.
         test_domains, train_domains: as for a sweep.
-        without: rows that are not run on these.
     """
 
     datasets: tuple[str, ...]
@@ -45,7 +44,6 @@ class Block:
     draws: int = 1
     test_domains: tuple[str, ...] = ()
     train_domains: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,11 @@ class Recipe:
     blocks: tuple[Block, ...] = ()
     claims: tuple[Claim, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called by: its key, its name in words, and every number it has in the paper."""
+        return tuple(dict.fromkeys((self.key, self.name, *(_as_name(number) for number in self.numbers))))
+
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
@@ -89,12 +92,16 @@ def recipes() -> Mapping[str, Recipe]:
 
 
 def recipe_named(name: str) -> Recipe:
-    """By its key or its name in words."""
+    """By any of its names; `Figure 5` is as good as `figure_5`."""
     for recipe in recipes().values():
-        if name in (recipe.key, recipe.name):
+        if _as_name(name) in recipe.names:
             return recipe
-    names = [word for recipe in recipes().values() for word in (recipe.key, recipe.name)]
+    names = [word for recipe in recipes().values() for word in recipe.names]
     raise unknown("recipe", name, names, shown="what `domainwise reproduce --list` shows")
+
+
+def _as_name(words: str) -> str:
+    return words.strip().lower().replace(" ", "_")
 
 
 def _place(key: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import polars as pl
 from matplotlib.figure import Figure
 
 from domainwise.explain.against_epsilon import draw_against_epsilon, measured
@@ -13,8 +14,10 @@ from domainwise.explain.same_images import draw_grad_cam, examples_of
 from domainwise.recipes.memory import judged_costs, measured_costs
 from domainwise.recipes.outcome import beside_the_paper, chosen_of, judged
 from domainwise.recipes.plan import Part, RecipePlan
+from domainwise.recipes.settings_figure import draw_against_setting
 from domainwise.recipes.words import accuracies, findings_in_words, verdicts
 from domainwise.reports.page.extra import WordTable
+from domainwise.reports.published import published
 from domainwise.runs.reopen import OpenRun, open_run
 from domainwise.theory.figures import draw_all
 from domainwise.theory.findings import findings
@@ -31,9 +34,11 @@ class Reproduced:
 
 def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
     """What the recipe's finished runs, or its calculation, say."""
-    notes = [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
-    if plan.recipe.note:
-        notes.append(plan.recipe.note)
+    notes = [f"{plan.scale.name} scale: {plan.scale.about}"] if plan.recipe.rows else []
+    notes += [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
+    slips = "" if plan.recipe.published is None else published()[plan.recipe.published].note
+    notes += [f"the paper's table: {slips}"] if slips else []
+    notes += [plan.recipe.note] if plan.recipe.note else []
     made = _MAKERS.get(plan.recipe.kind, _table)(plan, data_dir)
     return Reproduced(made.tables, made.figures, (*notes, *made.notes))
 
@@ -50,6 +55,14 @@ def _table(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     )
 
 
+def _settings(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
+    """The table, and accuracy against what its rows vary."""
+    table = _table(plan, data_dir)
+    compared = beside_the_paper(plan.recipe, chosen_of(plan))
+    figures = {"against_setting": draw_against_setting(plan.recipe, compared)} if compared else {}
+    return Reproduced(table.tables, figures, table.notes)
+
+
 def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     """The table, and a curve for every dataset."""
     table = _table(plan, data_dir)
@@ -62,7 +75,8 @@ def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 
 def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
-    found = [each for _, run in _first_runs(plan, data_dir) for each in ranks(run)]
+    runs = _chosen_runs(plan, data_dir)
+    found = [each for own in runs.values() for run in own.values() for each in ranks(run)]
     head = ("method", "domain", "images", "rank over images", "effective", "rank of one", "effective")
     rows = [
         (
@@ -82,13 +96,12 @@ def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 def _grad_cam(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     table = _table(plan, data_dir)
-    runs = dict(_first_runs(plan, data_dir))
     figures = {}
-    if runs:
+    for dataset, runs in _chosen_runs(plan, data_dir).items():
         first = next(iter(runs.values()))
         domain = first.roles.test[0]
         count = min(6, len(first.splits[domain].main))
-        figures["grad_cam"] = draw_grad_cam(runs, examples_of(first, domain, count))
+        figures[f"grad_cam_{dataset}"] = draw_grad_cam(runs, examples_of(first, domain, count))
     return Reproduced(table.tables, figures, table.notes)
 
 
@@ -118,17 +131,19 @@ def _done(part: Part) -> list[Path]:
     return [folder for folder in folders if (folder / "done").exists()]
 
 
-def _first_runs(plan: RecipePlan, data_dir: Path | None) -> list[tuple[str, OpenRun]]:
-    """The first finished run of each row, opened with its data."""
-    found: dict[str, OpenRun] = {}
-    for part in plan.parts:
-        for folder in _done(part)[:1]:
-            if part.row.name not in found:
-                found[part.row.name] = open_run(folder, data_dir=data_dir)
-    return list(found.items())
+def _chosen_runs(plan: RecipePlan, data_dir: Path | None) -> dict[str, dict[str, OpenRun]]:
+    """By dataset, for its first test domain and trial, the run that was chosen for each row, opened with its data."""
+    found: dict[str, dict[str, OpenRun]] = {}
+    for (dataset,), own in chosen_of(plan).group_by("dataset", maintain_order=True):
+        first = own.row(0, named=True)
+        same = own.filter(pl.col("test_domain") == first["test_domain"], pl.col("trial") == first["trial"])
+        runs = same.select("row", "run").iter_rows()
+        found[str(dataset)] = {row: open_run(run, data_dir=data_dir) for row, run in runs}
+    return found
 
 
 _MAKERS: Mapping[str, Callable[[RecipePlan, Path | None], Reproduced]] = {
+    "settings": _settings,
     "scale": _scale,
     "ranks": _ranks,
     "grad_cam": _grad_cam,

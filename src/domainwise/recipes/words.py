@@ -1,6 +1,6 @@
 """The outcome of a recipe as tables of words, for the terminal, Markdown and a page alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from domainwise.recipes.outcome import Compared, Judged, ordered
 from domainwise.reports.page.extra import WordTable
@@ -8,20 +8,21 @@ from domainwise.theory.finding import Finding
 
 
 def accuracies(compared: Sequence[Compared], title: str) -> WordTable:
-    """Ours, the paper's, and the difference in standard errors, for every dataset."""
-    datasets = ordered(compared)
-    has_paper = {name: any(each.paper is not None for each in compared if each.dataset == name) for name in datasets}
-    head = ["", *(word for name in datasets for word in (name, *(("paper", "difference") if has_paper[name] else ())))]
-    rows = []
-    for row in dict.fromkeys(each.row for each in compared):
-        cells = [row]
-        for name in datasets:
-            here = next((each for each in compared if (each.row, each.dataset) == (row, name)), None)
-            cells += [_accuracy(here.ours, here.error) if here else ""]
-            if has_paper[name]:
-                cells += _beside(here)
-        rows.append(tuple(cells))
-    return WordTable(title, tuple(head), tuple(rows), len(head) - 1)
+    """Ours, the paper's, and the difference in standard errors, for every dataset; where the test domain chose, also
+    what the chosen models reach in training."""
+    groups = {name: [each for each in compared if each.dataset == name] for name in ordered(compared)}
+    head, rows = [""], {row: [row] for row in dict.fromkeys(each.row for each in compared)}
+    for name, group in groups.items():
+        columns: dict[str, Callable[[Compared], str]] = {name: lambda here: _accuracy(here.ours, here.error)}
+        if any(each.training is not None for each in group):
+            columns["in training"] = lambda here: "" if here.training is None else f"{here.training:.1f}"
+        if any(each.paper is not None for each in group):
+            columns |= {"paper": _paper, "difference": _difference}
+        here = {each.row: each for each in group}
+        head += columns
+        for row, cells in rows.items():
+            cells += [cell(here[row]) if row in here else "" for cell in columns.values()]
+    return WordTable(title, tuple(head), tuple(tuple(cells) for cells in rows.values()), len(head) - 1)
 
 
 def verdicts(judged: Sequence[Judged]) -> WordTable:
@@ -34,11 +35,14 @@ def findings_in_words(found: Sequence[Finding]) -> WordTable:
     return WordTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
 
 
-def _beside(here: Compared | None) -> list[str]:
-    if here is None or here.paper is None or here.difference is None:
-        return ["", ""]
-    errors = "" if here.in_errors is None else f" ({here.in_errors:+.1f} errors)"
-    return [_accuracy(here.paper, here.paper_error), f"{here.difference:+.1f}{errors}"]
+def _paper(here: Compared) -> str:
+    return "" if here.paper is None else _accuracy(here.paper, here.paper_error)
+
+
+def _difference(here: Compared) -> str:
+    if here.difference is None:
+        return ""
+    return f"{here.difference:+.1f}" + ("" if here.in_errors is None else f" ({here.in_errors:+.1f} errors)")
 
 
 def _accuracy(mean: float, error: float | None) -> str:

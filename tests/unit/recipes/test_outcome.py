@@ -24,8 +24,8 @@ RECIPE = Recipe(
 
 def frame(*rows: tuple[str, str, str, int, float]) -> pl.DataFrame:
     names = ("row", "dataset", "test_domain", "trial", "accuracy")
-    made: list[dict[str, Any]] = [{**dict(zip(names, row, strict=True)), "training": 0.9} for row in rows]
-    return pl.DataFrame(made)
+    made: list[dict[str, Any]] = [{**dict(zip(names, row, strict=True)), "training": None} for row in rows]
+    return pl.DataFrame(made, schema_overrides={"training": pl.Float64})
 
 
 def paired(differences: list[float], dataset: str = "pacs") -> pl.DataFrame:
@@ -99,6 +99,26 @@ def test_words() -> None:
     assert table.rows[1][:4] == ("at", "51.5 ± 0.4", "81.5 ± 0.4", "-30.0 (-56.2 errors)")
     assert {len(row) for row in table.rows} == {7}
     assert verdicts(judged(RECIPE, chosen)).rows[0][0] == "AT above ERM"
+
+
+def test_the_papers_averages_need_all_their_datasets() -> None:
+    names = ("pacs", "office_home", "vlcs", "nico")
+    all_four = frame(*(("at", name, "a", trial, 0.5 + 0.1 * trial) for name in names for trial in (0, 1)))
+    average = beside_the_paper(RECIPE, all_four)[-1]
+    assert (average.row, average.dataset, average.paper, average.trials) == ("at", "avg", 71.2, 2)
+    assert average.ours == pytest.approx(55)
+    assert average.error == pytest.approx(5 / 2**0.5)
+    three = all_four.filter(pl.col("dataset") != "vlcs")
+    assert "avg" not in [each.dataset for each in beside_the_paper(RECIPE, three)]
+    one_trial = all_four.filter((pl.col("dataset") != "vlcs") | (pl.col("trial") == 0))
+    assert beside_the_paper(RECIPE, one_trial)[-1].ours == pytest.approx(50)
+
+
+def test_a_model_that_the_test_domain_chose_shows_its_training() -> None:
+    chosen = paired([1.0, 2.0]).with_columns(training=pl.when(pl.col("row") == "at").then(pl.lit(0.4)))
+    table = accuracies(beside_the_paper(RECIPE, chosen), "title")
+    assert table.head == ("", "pacs", "in training", "paper", "difference")
+    assert [row[2] for row in table.rows] == ["", "40.0"]
 
 
 def test_memory_and_time_are_judged_by_what_was_measured() -> None:

@@ -45,7 +45,14 @@ def test_it_names_what_there_is(key: str) -> None:
     for block in recipe.blocks:
         assert set(block.datasets) <= set(DATASETS)
         assert block.selection in SELECTIONS
-    assert recipe_named(recipe.name) is recipe
+    for name in (recipe.key, recipe.name, *recipe.numbers):
+        assert recipe_named(name) is recipe
+
+
+def test_a_name_belongs_to_one_recipe() -> None:
+    names = [name for recipe in recipes().values() for name in recipe.names]
+    assert len(set(names)) == len(names)
+    assert recipe_named("figure_5").key == "table_6"
 
 
 def test_a_misspelt_name_is_told_the_right_one() -> None:
@@ -61,6 +68,8 @@ def test_a_misspelt_name_is_told_the_right_one() -> None:
         ("table_1", "at", "nico", 68.2),
         ("table_2", "erm", "pacs", 81.7),
         ("table_2", "irm", "colored_mnist", 60.2),
+        ("table_2", "at", "avg2", 64.3),
+        ("table_2", "irm", "avg1", 68.0),
         ("table_3", "ldat, rank 500", "colored_mnist", 19.0),
         ("table_6", "erm", "vlcs", 74.2),
         ("table_6", "mat, count 20", "pacs", 82.3),
@@ -115,6 +124,12 @@ def test_data_that_is_not_there_is_left_out_and_said(tmp_path: Path) -> None:
     assert set(made.left_out) == {"pacs", "office_home", "vlcs", "nico"}
     assert not made.runs
     assert "data prepare pacs" in made.left_out["pacs"]
+
+
+def test_only_the_datasets_asked_for(data: Path, tmp_path: Path) -> None:
+    made = plan_recipe(recipes()["table_1"], scales()["cpu"], tmp_path, data_dir=data, datasets=["nico", "vlcs"])
+    assert {part.dataset for part in made.parts} == {"nico", "vlcs"}
+    assert not made.left_out
 
 
 def test_scales_set_what_they_say(data: Path, tmp_path: Path) -> None:
