@@ -11,6 +11,7 @@ import polars as pl
 
 from domainwise.recipes.plan import Part, RecipePlan
 from domainwise.recipes.recipe import Claim, Recipe, Row
+from domainwise.reports.footnotes import counted
 from domainwise.reports.published import OWN_RUNS, Value, published
 from domainwise.reports.versus import Comparison, compared, smallest_p
 from domainwise.selection import SELECTIONS
@@ -175,15 +176,11 @@ def verdict_of(found: Comparison) -> Verdict:
 
 def _why(found: Comparison, claim: Claim, trials: int) -> str:
     error = "" if found.error is None else f" ± {found.error:.1f}"
-    words = f"{found.difference:+.1f}{error} points over {_count(found.pairs, 'pair')} of {_count(trials, 'trial')}"
+    words = f"{found.difference:+.1f}{error} points over {counted(found.pairs, 'pair')} of {counted(trials, 'trial')}"
     words += f", {claim.better} ahead in {found.ahead}, p = {found.p:.2g}"
     if smallest_p(found.pairs) >= LEVEL:
-        words += f"; {_count(found.pairs, 'pair')} cannot give a p below {LEVEL:g}"
+        words += f"; {counted(found.pairs, 'pair')} cannot give a p below {LEVEL:g}"
     return words
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def ordered(rows: Sequence[Compared]) -> list[str]:

@@ -16,6 +16,7 @@ from domainwise.recipes.outcome import beside_the_paper, chosen_of, judged
 from domainwise.recipes.plan import Part, RecipePlan
 from domainwise.recipes.settings_figure import draw_against_setting
 from domainwise.recipes.words import accuracies, findings_in_words, verdicts
+from domainwise.reports.footnotes import counted
 from domainwise.reports.page.extra import WordTable
 from domainwise.reports.published import published
 from domainwise.runs.reopen import OpenRun, open_run
@@ -34,7 +35,8 @@ class Reproduced:
 
 def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
     """What the recipe's finished runs, or its calculation, say."""
-    notes = [f"{plan.scale.name} scale: {plan.scale.about}"] if plan.recipe.rows else []
+    trials = counted(plan.scale.trials, "trial")
+    notes = [f"{plan.scale.name} scale, {trials}: {plan.scale.about}"] if plan.parts else []
     notes += [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
     slips = "" if plan.recipe.published is None else published()[plan.recipe.published].note
     notes += [f"the paper's table: {slips}"] if slips else []

@@ -36,7 +36,8 @@ def draw_against_setting(recipe: Recipe, compared: Sequence[Compared]) -> Figure
             panel.set_title(f"{dataset}, {title}", fontsize=10)
         _same_span(line)
         line[0].set_ylabel("accuracy, percent")
-        line[0].legend(fontsize=8)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
     return figure
 
 
@@ -71,8 +72,8 @@ def _panel(panel: Axes, recipe: Recipe, points: Mapping[str, tuple[float, float 
 
 
 def _same_span(panels: Sequence[Axes]) -> None:
-    """Levels may lie far apart, but a point is as high in both."""
-    half = max(high - low for low, high in (panel.get_ylim() for panel in panels)) / 2
+    """Levels may lie far apart, but a point is as high in both; nothing is below zero."""
+    span = max(high - low for low, high in (panel.get_ylim() for panel in panels))
     for panel in panels:
-        middle = sum(panel.get_ylim()) / 2
-        panel.set_ylim(middle - half, middle + half)
+        low = max(0.0, (sum(panel.get_ylim()) - span) / 2)
+        panel.set_ylim(low, low + span)

@@ -42,7 +42,11 @@ def _paper(here: Compared) -> str:
 def _difference(here: Compared) -> str:
     if here.difference is None:
         return ""
-    return f"{here.difference:+.1f}" + ("" if here.in_errors is None else f" ({here.in_errors:+.1f} errors)")
+    if here.in_errors is None:
+        return f"{here.difference:+.1f}"
+    # One trial has no error of its own: what is counted then is less than the whole doubt.
+    whose = "errors" if here.error is not None else "of the paper's errors"
+    return f"{here.difference:+.1f} ({here.in_errors:+.1f} {whose})"
 
 
 def _accuracy(mean: float, error: float | None) -> str:

@@ -22,14 +22,14 @@ def rests_on(frame: pl.DataFrame, selection: str, planned: Sequence[Planned]) ->
     """How many runs a table was made from, and how many more there should be."""
     used = frame if selection == "leave_one_out" else frame.filter("is_result")
     trials = used["trial"].n_unique()
-    text = f"Rests on {_count(used['run'].n_unique(), 'run')} of {_count(trials, 'trial')}."
+    text = f"Rests on {counted(used['run'].n_unique(), 'run')} of {counted(trials, 'trial')}."
     states = [run.state for run in planned]
     open_ = [
         f"{states.count(state)} {words}"
         for state, words in (("failed", "failed"), ("unfinished", "not finished"), ("to do", "not started"))
         if state in states
     ]
-    return f"{text} Of {_count(len(states), 'planned run')}: {', '.join(open_)}." if open_ else text
+    return f"{text} Of {counted(len(states), 'planned run')}: {', '.join(open_)}." if open_ else text
 
 
 def what_errors_are(rows: Sequence[Row]) -> str:
@@ -47,7 +47,7 @@ def draws(chosen: pl.DataFrame, grid: Grid) -> str:
     most = max(counts.values(), default=0)
     if not most:
         return ""
-    text = f"Each trial's model was chosen from {_count(most, 'draw')} of the hyperparameters"
+    text = f"Each trial's model was chosen from {counted(most, 'draw')} of the hyperparameters"
     fewer: dict[str, list[Place]] = {}
     for place, count in counts.items():
         if count < most:
@@ -81,5 +81,6 @@ def _is_all(some: Collection[str], domains: Collection[str]) -> bool:
     return len(some) == len(domains) > 1
 
 
-def _count(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
+    """`1 trial`, `3 trials`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -8,6 +8,7 @@ import polars as pl
 
 from domainwise.reports import footnotes
 from domainwise.reports.cells import Table
+from domainwise.reports.footnotes import counted
 from domainwise.reports.grid import Grid
 from domainwise.reports.page.facts import RunFacts
 from domainwise.reports.page.material import Material
@@ -48,7 +49,7 @@ def cautions_of(
 def _few_trials(frame: pl.DataFrame, grids: Sequence[Grid]) -> list[Caution]:
     counts = dict(frame.group_by("dataset").agg(pl.col("trial").n_unique()).iter_rows())
     few = [
-        f"{grid.dataset} ({_count(counts[grid.dataset], 'trial')})"
+        f"{grid.dataset} ({counted(counts[grid.dataset], 'trial')})"
         for grid in grids
         if 0 < counts.get(grid.dataset, 0) < FEWEST_TRIALS
     ]
@@ -82,9 +83,9 @@ def _below_chance(chosen: pl.DataFrame, selection: str, facts: Mapping[str, RunF
     return [
         Caution(
             "chance",
-            f"Chosen by {selection}, {_count(len(places), 'model')} on {dataset} {'is' if len(places) == 1 else 'are'} "
-            f"worse than chance ({100 / classes:.1f} %) on the domains that trained "
-            f"{'it' if len(places) == 1 else 'them'} ({_some(places)}).",
+            f"Chosen by {selection}, {counted(len(places), 'model')} on {dataset} "
+            f"{'is' if len(places) == 1 else 'are'} worse than chance ({100 / classes:.1f} %) on the domains "
+            f"that trained {'it' if len(places) == 1 else 'them'} ({_some(places)}).",
         )
         for (dataset, classes), places in found.items()
     ]
@@ -103,7 +104,7 @@ def _missing(tables: Iterable[Table], grids: Sequence[Grid]) -> list[Caution]:
         if table.title in by_dataset and reasons:
             lines = " ".join(footnotes.reasons(reasons, by_dataset[table.title]))
             verb = "lacks" if len(reasons) == 1 else "lack"
-            text = f"{_count(len(reasons), 'cell')} of {table.title} {verb} runs or trials: {_cut(lines)}"
+            text = f"{counted(len(reasons), 'cell')} of {table.title} {verb} runs or trials: {_cut(lines)}"
             found.setdefault(text, []).append(table.selection)
     return [Caution("missing", f"Chosen by {' or '.join(by)}, {text}") for text, by in found.items()]
 
@@ -155,7 +156,3 @@ def _some(parts: Sequence[str]) -> str:
 def _cut(text: str) -> str:
     """A long list only begins here: all of it stands under the table."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} … (the rest is under the table)"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
