@@ -30,6 +30,7 @@ def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any])
         (("table_1", "--engine", "slurm"), "unknown engine 'slurm'"),
         (("table_1", "--workers", "0"), "--workers must be at least 1, not 0"),
         (("table_1", "--trials", "0"), "--trials must be at least 1, not 0"),
+        (("table_1", "--draws", "-1"), "--draws must be at least 1, not -1"),
         (("table_1", "--dataset", "pcas"), "unknown dataset of these recipes 'pcas'; did you mean 'pacs'?"),
         (("table_8", "--dataset", "nico"), "unknown dataset of these recipes 'nico'"),
     ],

@@ -38,6 +38,8 @@ domainwise reproduce table_1 figure_1 --scale cpu --data-dir data --weights mobi
 
 domainwise reproduce "Table 1" --scale cpu --data-dir data --dataset pacs --trials 3
 
+domainwise reproduce table_3 --scale cpu --data-dir data --draws 6 --trials 6
+
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
 domainwise reproduce theorem memory
@@ -54,6 +56,7 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie; smoke brings its own images.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Only this one of a recipe's. May be repeated.")] = None,
     trials: Annotated[int | None, typer.Option(help="In place of the scale's; more tell more.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Of the hyperparameters, in place of the scale's.")] = None,
     weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many runs, and how long.")] = False,
     engine: Annotated[str, typer.Option(help="local or ray, as for `domainwise sweep`.")] = "local",
@@ -76,13 +79,13 @@ def reproduce(
     size = scale_named(scale)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    for option, value in (("--workers", workers), ("--trials", trials)):
+    for option, value in (("--workers", workers), ("--trials", trials), ("--draws", draws)):
         if value is not None and value < 1:
             raise DomainwiseError(f"{option} must be at least 1, not {value}")
     for name in dataset or []:
         if name not in (known := _datasets(chosen)):
             raise unknown("dataset of these recipes", name, known)
-    size = replace(size, trials=trials or size.trials)
+    size = replace(size, trials=trials or size.trials, draws=draws or size.draws)
     if size.name == "smoke":
         data_dir = write_layouts(output / "smoke" / "data")
     settings = {} if weights is None else {"weights": weights}

@@ -35,8 +35,7 @@ class Reproduced:
 
 def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
     """What the recipe's finished runs, or its calculation, say."""
-    trials = counted(plan.scale.trials, "trial")
-    notes = [f"{plan.scale.name} scale, {trials}: {plan.scale.about}"] if plan.parts else []
+    notes = [_size(plan)] if plan.parts else []
     notes += [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
     slips = "" if plan.recipe.published is None else published()[plan.recipe.published].note
     notes += [f"the paper's table: {slips}"] if slips else []
@@ -122,6 +121,12 @@ def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     title = f"A step of {settings['network']} at {size} pixels, 3 domains of {batch} images, k = 20, l = 10"
     words = WordTable(title, ("method", "perturbations, MB", "held in a step, MB", "ms a step"), tuple(rows), 3)
     return Reproduced((words, verdicts(judged_costs(costs))))
+
+
+def _size(plan: RecipePlan) -> str:
+    draws = {run.config.hparams_seed for part in plan.parts for run in part.runs}
+    numbers = f"{counted(plan.scale.trials, 'trial')}, {counted(len(draws), 'draw')} of the hyperparameters"
+    return f"{plan.scale.name} scale ({plan.scale.about}), {numbers}"
 
 
 def _title(plan: RecipePlan) -> str:
