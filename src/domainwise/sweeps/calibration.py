@@ -6,12 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from domainwise.data import Dataset, Domain
+from domainwise.data.splits import roles, splits_of
 from domainwise.runs import RunConfig, train
 from domainwise.runs.config import build_dataset, resolved
+from domainwise.runs.evaluate import evaluated
 from domainwise.sweeps.engine import cores
 from domainwise.sweeps.plan import PlannedRun
 
 _STEPS = 4
+# Of a domain, at least: how long a record takes is told from so many and reckoned up to all.
+_IMAGES = 256
 
 
 @dataclass(frozen=True)
@@ -49,27 +56,46 @@ def estimated_seconds(
     costs: Costs = {} if known is None else known
     total = 0.0
     for run in sorted(runs, key=lambda run: run.config.dataset_name):
-        config, _ = resolved(run.config, build_dataset(run.config))
+        data = build_dataset(run.config)
+        config, _ = resolved(run.config, data)
         key = (config.dataset_name, config.algorithm_name)
         if key not in costs:
             on_measured(f"{config.algorithm_name} on {config.dataset_name}")
-            costs[key] = _measured(replace(config, threads=config.threads or max(1, cores() // workers)))
+            costs[key] = _measured(replace(config, threads=config.threads or max(1, cores() // workers)), data)
         total += costs[key].of(config)
     return total / max(1, min(workers, len(runs)))
 
 
-def _measured(config: RunConfig) -> Cost:
+def _measured(config: RunConfig, data: Dataset) -> Cost:
+    assert config.batch_size is not None
+    few = _thinned(data, max(_IMAGES, 2 * config.batch_size))
     steps: list[float] = []
     records: list[float] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
+        shortened = replace(config, steps=_STEPS, record_every=_STEPS, output=Path(folder) / "run", logger=None)
         train(
-            replace(config, steps=_STEPS, record_every=_STEPS, output=Path(folder) / "run", logger=None),
+            replace(shortened, dataset=lambda seed: few, dataset_options={}),
             on_step=lambda step, loss: steps.append(time.perf_counter()),
             on_record=lambda record: records.append(time.perf_counter()),
         )
     # The first step also pays for what later ones find ready, so it counts as part of the beginning.
     step = (steps[-1] - records[0]) / (_STEPS - 1)
-    record = records[-1] - steps[-1]
-    assert config.batch_size is not None
+    record = (records[-1] - steps[-1]) * _evaluated(config, data) / _evaluated(config, few)
     return Cost(max(0.0, steps[0] - step - began), step / config.batch_size, record)
+
+
+def _thinned(data: Dataset, most: int) -> Dataset:
+    """At most so many images of each domain, from all over it."""
+    return replace(data, domains=tuple(_some(domain, most) for domain in data.domains))
+
+
+def _some(domain: Domain, most: int) -> Domain:
+    chosen = torch.linspace(0, len(domain) - 1, min(most, len(domain))).long()
+    masks = None if domain.masks is None else domain.masks[chosen]
+    return replace(domain, images=domain.images[chosen], labels=domain.labels[chosen], masks=masks)
+
+
+def _evaluated(config: RunConfig, data: Dataset) -> int:
+    parts = roles(data, config.train_domains, config.test_domains)
+    return sum(map(len, evaluated(data, splits_of(data, config.trial_seed), parts, config.evaluate).values()))
