@@ -14,6 +14,13 @@ from domainwise.recipes.scales import scales
 from domainwise.runs import train
 
 WITH_RUNS = [key for key, recipe in recipes().items() if recipe.blocks]
+PICTURES = {
+    "figure_1": ["against_radius_pacs"],
+    "figure_2": ["ranks"],
+    "figure_4": ["grad_cam_nico"],
+    **{key: ["against_setting"] for key in ("table_3", "table_6", "table_7", "table_8")},
+    "theorem": ["bound", "map", "reliance_over_p", "reliance_over_time", "task"],
+}
 
 
 def test_all_recipes_in_small(tmp_path: Path) -> None:
@@ -27,7 +34,12 @@ def test_all_recipes_in_small(tmp_path: Path) -> None:
             assert f"| {claim.says} |" in result
         for row in recipe.rows:
             assert f"| {row.name} |" in result
-        assert (tmp_path / "smoke" / key / "result.html").exists() == bool(recipe.blocks)
+        page = tmp_path / "smoke" / key / "result.html"
+        assert page.exists() == bool(recipe.blocks)
+        if recipe.blocks:
+            assert "smoke scale (two steps of a tiny network" in page.read_text()
+        pictures = sorted(file.stem for file in (tmp_path / "smoke" / key).glob("*.png"))
+        assert pictures == PICTURES.get(key, [])
     again = subprocess.run([*command[:4], "table_8", *command[5:]], capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stderr
     assert "1/4" not in again.stdout

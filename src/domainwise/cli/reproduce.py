@@ -115,7 +115,8 @@ def reproduce(
         runs = {run.config.folder(): run for plan in plans for run in plan.runs}
         if runs:
             conductor.carry_out(list(runs.values()), folder, on_stand)
-        write_what_is_complete()
+        with console.status("working out what needs no runs"):
+            write_what_is_complete()
 
 
 def _datasets(chosen: Sequence[Recipe]) -> list[str]:
@@ -215,5 +216,6 @@ def _write(plan: RecipePlan, made: Reproduced, folder: Path, console: Console) -
             Picture(name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=as_bytes(figure))
             for name, figure in made.figures.items()
         ]
-        write_page(files[1], done, variants="split", title=title, extra=made.tables, pictures=pictures)
+        extra = [*made.tables[:-1], replace(made.tables[-1], notes=made.notes)]
+        write_page(files[1], done, variants="split", title=title, extra=extra, pictures=pictures)
     console.print(f"[bold]wrote[/bold] {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
