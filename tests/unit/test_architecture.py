@@ -18,6 +18,7 @@ LAYERS = (
     "figures",
     "seeds",
     "records",
+    "train_command",
     "hparams",
     "networks",
     "data",

@@ -4,41 +4,22 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from domainwise.atomic import write_atomically
 from domainwise.runs import RunConfig
 from domainwise.runs.names import name_of
 from domainwise.sweeps.plan import PlannedRun
-
-_REPEATED = {
-    "hparams": "--hparam",
-    "dataset_options": "--dataset-option",
-    "train_domains": "--train-domain",
-    "test_domains": "--test-domain",
-}
+from domainwise.train_command import train_command
 
 
 def command_of(config: RunConfig) -> str:
     """What to type for this very run: `domainwise train` with every setting that is not the default."""
-    words = ["domainwise", "train"]
-    for item in fields(config):
-        value = getattr(config, item.name)
-        option = _REPEATED.get(item.name, "--" + item.name.replace("_", "-"))
-        if item.name in ("dataset", "algorithm"):
-            words += [option, name_of(value) if not isinstance(value, Path) else str(value)]
-        elif item.name in _REPEATED:
-            given = [f"{name}={each}" for name, each in value.items()] if isinstance(value, dict) else value
-            words += [word for each in given for word in (option, str(each))]
-        elif item.name == "augment" and value is not None:
-            words.append("--augment" if value else "--no-augment")
-        elif value is not None and value != item.default:
-            words += [option, value if isinstance(value, str) else _shown(value)]
-    return shlex.join(words)
-
-
-def _shown(value: Any) -> str:
-    return name_of(value) if callable(value) else str(value)
+    changed = {
+        item.name: value
+        for item in fields(config)
+        if (value := getattr(config, item.name)) != item.default or item.name in ("dataset", "algorithm")
+    }
+    return train_command({name: name_of(value) if callable(value) else value for name, value in changed.items()})
 
 
 def write_slurm_script(script: Path, runs: Sequence[PlannedRun], *, at_once: int) -> Path:

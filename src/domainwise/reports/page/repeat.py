@@ -1,17 +1,12 @@
 """The command that repeats a run, from the settings that its folder keeps."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from domainwise.train_command import train_command
+
 # As `domainwise train` has them. Settings that a run leaves open are None and need no word either.
 _DEFAULTS = {"trial_seed": 0, "hparams_seed": 0, "dropout": 0.0, "evaluate": "selection", "precision": "fp32"}
-_REPEATED = {
-    "hparams": "--hparam",
-    "dataset_options": "--dataset-option",
-    "train_domains": "--train-domain",
-    "test_domains": "--test-domain",
-}
 _CONTENT = " sha256:"
 
 
@@ -22,14 +17,6 @@ def command_from(settings: Mapping[str, Any]) -> str:
     """
     if "dataset" not in settings or "algorithm" not in settings:
         return ""
-    words = ["domainwise", "train"]
-    for name, value in settings.items():
-        option = _REPEATED.get(name, "--" + name.replace("_", "-"))
-        if name in _REPEATED:
-            given = [f"{key}={each}" for key, each in value.items()] if isinstance(value, Mapping) else value or ()
-            words += [word for each in given for word in (option, str(each))]
-        elif name == "augment" and value is not None:
-            words.append("--augment" if value else "--no-augment")
-        elif value is not None and _DEFAULTS.get(name) != value:
-            words += [option, str(value).partition(_CONTENT)[0]]
-    return shlex.join(words)
+    changed = {name: value for name, value in settings.items() if _DEFAULTS.get(name) != value}
+    plain = {name: value.partition(_CONTENT)[0] if isinstance(value, str) else value for name, value in changed.items()}
+    return train_command(plain)
