@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.recipes.embedded import write_layouts
+from domainwise.recipes.memory import measured_costs
 from domainwise.recipes.plan import plan_recipe
 from domainwise.recipes.recipe import recipes
 from domainwise.recipes.scales import scales
@@ -58,3 +59,15 @@ def test_the_first_run_at_full_size_starts(key: str, tmp_path_factory: pytest.Te
         assert config.dataset_options == {"image_size": 224}
     result = train(replace(config, device="cpu"))
     assert result.last["step"] == 1
+
+
+@pytest.mark.slow
+def test_memory_is_measured_at_full_size() -> None:
+    settings = scales()["full"].of("pacs")
+    assert (settings["network"], settings["image_size"]) == ("resnet18", 224)
+    erm, mat, ldat = measured_costs("resnet18", 224, batch_size=2, rounds=1)
+    # k = 20 images a domain in MAT; two factors of rank 10 a colour in LDAT.
+    assert mat.kept >= 3 * 20 * 3 * 224 * 224 * 4
+    assert ldat.kept >= 3 * 2 * 3 * 224 * 10 * 4
+    assert erm.kept < ldat.kept < mat.kept
+    assert all(each.seconds > 0 and each.peak > 0 for each in (erm, mat, ldat))
