@@ -94,6 +94,13 @@ def test_left_out_domains_test_and_the_rest_train() -> None:
 def test_a_single_source_trains_alone() -> None:
     given = roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
     assert given == Roles(("art",), (), ("photo", "sketch"), "named")
+    rest = ("cartoon", "photo", "sketch")
+    assert roles(open_dataset(), train_domains=["art"], test_domains=rest) == Roles(("art",), (), rest, "named")
+
+
+def test_naming_all_that_train_anyway_changes_nothing() -> None:
+    named = roles(open_dataset(), train_domains=["art", "cartoon", "sketch"], test_domains=["photo"])
+    assert named == roles(open_dataset(), test_domains=["photo"])
 
 
 def test_a_dataset_can_fix_the_roles() -> None:

@@ -42,6 +42,8 @@ domainwise reproduce table_3 --scale cpu --data-dir data --draws 6 --trials 6
 
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
+domainwise reproduce figure_1 --scale cpu --data-dir data --so-far
+
 domainwise reproduce theorem memory
 """
 ENGINES = ("local", "ray")
@@ -59,6 +61,7 @@ def reproduce(
     draws: Annotated[int | None, typer.Option(help="Of the hyperparameters, in place of the scale's.")] = None,
     weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many runs, and how long.")] = False,
+    so_far: Annotated[bool, typer.Option("--so-far", help="Run nothing; write what the finished runs say.")] = False,
     engine: Annotated[str, typer.Option(help="local or ray, as for `domainwise sweep`.")] = "local",
     workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster.")] = None,
@@ -90,6 +93,11 @@ def reproduce(
         data_dir = write_layouts(output / "smoke" / "data")
     settings = {} if weights is None else {"weights": weights}
     plans = [_plan(each, size, output, data_dir, dataset or [], settings, console) for each in chosen]
+    folder = SweepFolder(output / size.name)
+    if so_far:
+        for plan in plans:
+            _write(plan, reproduced(plan, data_dir), folder.path / plan.recipe.key, console)
+        return
     if size.name != "smoke":
         _tell(plans, workers, console)
     if dry_run:
@@ -97,7 +105,6 @@ def reproduce(
     conductor = Conductor(
         engine_named(engine, workers, address, gpus_per_run, "auto"), None, retry_failed=retry_failed, console=console
     )
-    folder = SweepFolder(output / size.name)
     unwritten, ended = list(plans), set[Path]()
 
     def write_what_is_complete() -> None:
@@ -210,7 +217,8 @@ def _write(plan: RecipePlan, made: Reproduced, folder: Path, console: Console) -
     files = [folder / "result.md"]
     write_atomically(files[0], ("\n\n".join(parts) + "\n").encode())
     runs = [Path(run.config.folder()) for run in plan.runs]
-    if done := [run for run in runs if (run / "done").exists()]:
+    done = [run for run in runs if (run / "done").exists()]
+    if done and made.tables:
         files.append(folder / "result.html")
         pictures = [
             Picture(name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=as_bytes(figure))

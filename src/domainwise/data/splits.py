@@ -44,8 +44,8 @@ HowGiven = Literal["left_out", "named", "fixed"]
 class Roles:
     """Domain names by the part they play, and how that came about.
 
-    `left_out`: test domains were left out and all others train; `fixed`: by the dataset; `named`: of those that could
-    train only some do, because they were named.
+    `left_out`: test domains were left out and all others train; `fixed`: by the dataset; `named`: only some
+    train of those that could, or three and more domains were left out.
     """
 
     train: tuple[str, ...]
@@ -82,5 +82,6 @@ def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Seq
     if not rest:
         raise DomainwiseError("all domains are left out to test on; none is left to train on")
     trained = tuple(train_domains) or rest
-    how = "left_out" if set(trained) == set(rest) else "named"
+    # Selection leaves out one domain, or two to select by one of them; who leaves out more is after another task.
+    how = "left_out" if set(trained) == set(rest) and len(test_domains) <= 2 else "named"
     return Roles(trained, (), tuple(test_domains), how)

@@ -73,7 +73,8 @@ class Judged:
 def chosen_of(plan: RecipePlan) -> pl.DataFrame:
     """A row a table's row, dataset, test domain and trial: the `accuracy` of the model that was chosen, and its `run`.
 
-    `training`, its accuracy on training domains, is there only if the test domain chose it.
+    `training`, its accuracy on training domains, is there only if the test domain chose it. A trial counts when it has
+    every test domain: a mean over those that happen to be done would be of something else.
     """
     frames = [found for part in plan.parts for found in [_chosen(part)] if found.height]
     return pl.concat([pl.DataFrame(schema=_SCHEMA), *frames]).unique(maintain_order=True)
@@ -81,12 +82,19 @@ def chosen_of(plan: RecipePlan) -> pl.DataFrame:
 
 def _chosen(part: Part) -> pl.DataFrame:
     folders = [Path(run.config.folder()) for run in part.runs]
-    there = [folder for folder in folders if (folder / "done").exists()]
-    frame = SELECTIONS[part.selection](read_runs(there).frame) if there else pl.DataFrame()
+    finished = [folder for folder in folders if (folder / "done").exists()]
+    frame = SELECTIONS[part.selection](read_runs(finished).frame) if finished else pl.DataFrame()
     if frame.is_empty():
         return frame
+    planned = {name for run in part.runs for name in run.config.test_domains}
+    there = frame.group_by("trial").agg("test_domain").iter_rows()
+    complete = [trial for trial, names in there if planned <= set(names)]
     training = pl.col("training") if part.selection == "test_domain" else pl.lit(None, pl.Float64).alias("training")
-    return frame.with_columns(training, row=pl.lit(part.row.name)).select(_SCHEMA.keys())
+    return (
+        frame.filter(pl.col("trial").is_in(complete))
+        .with_columns(training, row=pl.lit(part.row.name))
+        .select(_SCHEMA.keys())
+    )
 
 
 def beside_the_paper(recipe: Recipe, chosen: pl.DataFrame) -> list[Compared]:

@@ -36,6 +36,8 @@ class Reproduced:
 def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
     """What the recipe's finished runs, or its calculation, say."""
     notes = [_size(plan)] if plan.parts else []
+    if missing := len(plan.runs) - len({folder for part in plan.parts for folder in _done(part)}):
+        notes.append(f"{missing} of {counted(len(plan.runs), 'run')} are not done; a trial counts with all its domains")
     notes += [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
     slips = "" if plan.recipe.published is None else published()[plan.recipe.published].note
     notes += [f"the paper's table: {slips}"] if slips else []

@@ -126,6 +126,13 @@ def test_data_that_is_not_there_is_left_out_and_said(tmp_path: Path) -> None:
     assert "data prepare pacs" in made.left_out["pacs"]
 
 
+def test_runs_bear_the_names_that_the_papers_numbers_have(data: Path, tmp_path: Path) -> None:
+    made = plan_recipe(recipes()["table_10"], scales()["cpu"], tmp_path, data_dir=data, settings={"weights": "none"})
+    sources = ("art_painting", "cartoon", "photo", "sketch")
+    assert {run.dataset for run in made.runs} == {f"pacs from {source}" for source in sources}
+    assert {len(run.config.test_domains) for run in made.runs} == {3}
+
+
 def test_only_the_datasets_asked_for(data: Path, tmp_path: Path) -> None:
     made = plan_recipe(recipes()["table_1"], scales()["cpu"], tmp_path, data_dir=data, datasets=["nico", "vlcs"])
     assert {part.dataset for part in made.parts} == {"nico", "vlcs"}
