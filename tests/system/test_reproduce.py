@@ -44,6 +44,14 @@ def test_all_recipes_in_small(tmp_path: Path) -> None:
     again = subprocess.run([*command[:4], "table_8", *command[5:]], capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stderr
     assert "1/4" not in again.stdout
+    (tmp_path / "smoke" / "runs" / "at" / "pacs-at-art_painting-draw0-trial0" / "done").unlink()
+    so_far = subprocess.run(
+        [*command[:4], "table_8", *command[5:], "--so-far"], capture_output=True, text=True, timeout=600
+    )
+    assert so_far.returncode == 0, so_far.stderr
+    assert "note: 1 of 4 runs are not done" in so_far.stdout
+    assert "\n at " not in so_far.stdout
+    assert "\n erm " in so_far.stdout
 
 
 @pytest.mark.slow

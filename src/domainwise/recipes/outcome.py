@@ -158,7 +158,7 @@ def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
 
 
 def judged(recipe: Recipe, chosen: pl.DataFrame) -> list[Judged]:
-    """A verdict a claim, from the pairs of runs that both rows have on the same test domain and trial."""
+    """A verdict a claim, from the pairs of runs that both rows have on the same test domains and trial."""
     return [_judged(claim, chosen) for claim in recipe.claims]
 
 
@@ -167,7 +167,9 @@ def _judged(claim: Claim, chosen: pl.DataFrame) -> Judged:
         chosen = chosen.filter(pl.col("dataset").str.split(" from ").list.first().is_in(list(claim.datasets)))
     better, than = (chosen.filter(pl.col("row") == name) for name in (claim.better, claim.than))
     both = better.join(than, on=["dataset", "test_domain", "trial"], how="inner", suffix="_other")
-    points = both.select(100 * (pl.col("accuracy") - pl.col("accuracy_other"))).to_series().sort().to_list()
+    # Test domains that share a model are no pairs of their own: what made it good or bad made it so for all of them.
+    difference = 100 * (pl.col("accuracy") - pl.col("accuracy_other")).mean()
+    points = both.group_by("run", "run_other").agg(points=difference)["points"].sort().to_list()
     if not points:
         return Judged(claim, "cannot be told", "there are no runs of both on the same domain and trial")
     found = compared(np.asarray(points, dtype=np.float64))

@@ -24,7 +24,9 @@ RECIPE = Recipe(
 
 def frame(*rows: tuple[str, str, str, int, float]) -> pl.DataFrame:
     names = ("row", "dataset", "test_domain", "trial", "accuracy")
-    made: list[dict[str, Any]] = [{**dict(zip(names, row, strict=True)), "training": None} for row in rows]
+    made: list[dict[str, Any]] = [
+        {**dict(zip(names, row, strict=True)), "training": None, "run": "-".join(map(str, row[:4]))} for row in rows
+    ]
     return pl.DataFrame(made, schema_overrides={"training": pl.Float64})
 
 
@@ -82,6 +84,17 @@ def test_one_trial_says_that_it_is_too_few() -> None:
     first, second = judged(RECIPE, paired([5.0]))
     assert "1 pair cannot give a p below 0.05" in first.why
     assert second.why == "there are no runs of both on the same domain and trial"
+
+
+def test_domains_that_share_a_model_are_one_pair() -> None:
+    each_its_own = frame(
+        *((row, "pacs", name, 0, level) for name in "abcdef" for row, level in (("erm", 0.5), ("at", 0.6)))
+    )
+    shared = each_its_own.with_columns(run=pl.col("row"))
+    assert judged(RECIPE, each_its_own)[0].verdict == "holds"
+    alone = judged(RECIPE, shared)[0]
+    assert alone.verdict == "cannot be told"
+    assert alone.why.startswith("+10.0 points over 1 pair of 1 trial")
 
 
 def test_a_claim_about_one_dataset_looks_at_that_alone() -> None:
