@@ -160,3 +160,6 @@ def test_the_cost_counts_the_runs_that_are_planned(data: Path, tmp_path: Path) -
     expected = 13 * ((65 + 55) + (65 * 1.6 + 55)) / 2
     assert cost_of(recipes()["table_1"], scales()["cpu"]).seconds == pytest.approx(expected)
     assert cost_of(recipes()["table_1"], scales()["full"]).seconds is None
+    # One domain trains instead of three, and three are tested instead of one: a third of the updates, twice the rest.
+    alone = sum(65 / 3 * factor + 55 * 2 for factor in (1.0, 1.6, 1.6, 8.1))
+    assert cost_of(recipes()["table_10"], scales()["cpu"]).seconds == pytest.approx(4 * alone / 2)
