@@ -8,24 +8,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from domainwise.atomic import write_atomically
 from domainwise.cli.progress import DataProgress
+from domainwise.cli.reproduce_steps import carry_out, tell, write_result
 from domainwise.cli.sweep_progress import duration
 from domainwise.cli.sweep_steps import Conductor, engine_named
 from domainwise.cli.table import show_table
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.figures import as_bytes, write_figure
-from domainwise.markdown import as_markdown
 from domainwise.recipes.cost import RecipeCost, cost_of
 from domainwise.recipes.embedded import write_layouts
 from domainwise.recipes.plan import RecipePlan, plan_recipe
 from domainwise.recipes.recipe import Recipe, recipe_named, recipes
-from domainwise.recipes.reproduce import Reproduced, reproduced
 from domainwise.recipes.scales import Scale, scale_named
-from domainwise.reports.page import Picture, write_page
-from domainwise.sweeps.calibration import Costs, estimated_seconds
-from domainwise.sweeps.folder import Standing, SweepFolder
-from domainwise.sweeps.plan import PlannedRun
+from domainwise.sweeps.folder import SweepFolder
 
 EXAMPLES = """
 Examples:
@@ -96,34 +90,14 @@ def reproduce(
     folder = SweepFolder(output / size.name)
     if so_far:
         for plan in plans:
-            _write(plan, reproduced(plan, data_dir), folder.path / plan.recipe.key, console)
+            write_result(plan, folder, data_dir, console)
         return
     if size.name != "smoke":
-        _tell(plans, workers, console)
-    if dry_run:
-        return
-    conductor = Conductor(
-        engine_named(engine, workers, address, gpus_per_run, "auto"), None, retry_failed=retry_failed, console=console
-    )
-    unwritten, ended = list(plans), set[Path]()
-
-    def write_what_is_complete() -> None:
-        for plan in [plan for plan in unwritten if all(run.config.folder() in ended for run in plan.runs)]:
-            unwritten.remove(plan)
-            _write(plan, reproduced(plan, data_dir), folder.path / plan.recipe.key, console)
-
-    def on_stand(run: PlannedRun, now: Standing) -> None:
-        if now.state in ("done", "failed"):
-            ended.add(run.config.folder())
-            write_what_is_complete()
-
-    with folder.locked():
-        # All together, so that workers begin once; each result is written as soon as its runs have ended.
-        runs = {run.config.folder(): run for plan in plans for run in plan.runs}
-        if runs:
-            conductor.carry_out(list(runs.values()), folder, on_stand)
-        with console.status("working out what needs no runs"):
-            write_what_is_complete()
+        tell(plans, workers, console)
+    if not dry_run:
+        used = engine_named(engine, workers, address, gpus_per_run, "auto")
+        conductor = Conductor(used, None, retry_failed=retry_failed, console=console)
+        carry_out(plans, conductor, folder, data_dir)
 
 
 def _datasets(chosen: Sequence[Recipe]) -> list[str]:
@@ -171,59 +145,3 @@ def _plan(
             settings=settings,
             on_data=data.report,
         )
-
-
-def _tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
-    """How many runs each still needs and how long they will take, from a few real steps."""
-    known: Costs = {}
-    for plan in plans:
-        for name, why in plan.left_out.items():
-            console.print(f"{plan.recipe.key}: {name} is left out: {why}", highlight=False, soft_wrap=True)
-        to_do = [run for run in plan.runs if not (Path(run.config.folder()) / "done").exists()]
-        line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
-        if to_do:
-            line += f"; {_estimate(to_do, workers, known, console)}"
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def _estimate(runs: Sequence[PlannedRun], workers: int, known: Costs, console: Console) -> str:
-    with console.status("measuring a few steps") as status:
-
-        def show(what: str) -> None:
-            status.update(f"measuring a few steps of {what}")
-
-        try:
-            return f"about {duration(estimated_seconds(runs, workers, show, known))} with {workers} at a time"
-        except DomainwiseError as error:
-            return f"how long cannot be told: {error}"
-
-
-def _write(plan: RecipePlan, made: Reproduced, folder: Path, console: Console) -> None:
-    """Print the tables, and write them and the pictures into the recipe's folder, as Markdown and as a page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    title = f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about}"
-    parts = [f"# {title}"]
-    for table in made.tables:
-        console.print(f"\n[bold]{table.title}[/bold]", highlight=False, soft_wrap=True)
-        show_table(table.head, table.rows, numbers=table.numbers)
-        parts.append(f"## {table.title}\n\n{as_markdown(table.head, table.rows, table.numbers)}")
-    for name, figure in made.figures.items():
-        write_figure(folder / f"{name}.png", figure)
-        parts.append(f"![{name}]({name}.png)")
-    for note in made.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    if made.notes:
-        parts.append("\n".join(f"- {note}" for note in made.notes))
-    files = [folder / "result.md"]
-    write_atomically(files[0], ("\n\n".join(parts) + "\n").encode())
-    runs = [Path(run.config.folder()) for run in plan.runs]
-    done = [run for run in runs if (run / "done").exists()]
-    if done and made.tables:
-        files.append(folder / "result.html")
-        pictures = [
-            Picture(name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=as_bytes(figure))
-            for name, figure in made.figures.items()
-        ]
-        extra = [*made.tables[:-1], replace(made.tables[-1], notes=made.notes)]
-        write_page(files[1], done, variants="split", title=title, extra=extra, pictures=pictures)
-    console.print(f"[bold]wrote[/bold] {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
