@@ -32,6 +32,10 @@ def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any])
         (("table_1", "--trials", "0"), "--trials must be at least 1, not 0"),
         (("table_1", "--draws", "-1"), "--draws must be at least 1, not -1"),
         (("table_1", "--dataset", "pcas"), "unknown dataset of these recipes 'pcas'; did you mean 'pacs'?"),
+        (
+            ("table_7", "--row", "mat, eta .1"),
+            "unknown row of these recipes 'mat, eta .1'; did you mean 'mat, eta 0.1'?",
+        ),
         (("table_8", "--dataset", "nico"), "unknown dataset of these recipes 'nico'"),
     ],
 )

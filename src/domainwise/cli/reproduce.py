@@ -51,6 +51,7 @@ def reproduce(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where runs and results go.")] = Path("runs/reproduce"),
     data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie; smoke brings its own images.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Only this one of a recipe's. May be repeated.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row of a recipe. May be repeated.")] = None,
     trials: Annotated[int | None, typer.Option(help="In place of the scale's; more tell more.")] = None,
     draws: Annotated[int | None, typer.Option(help="Of the hyperparameters, in place of the scale's.")] = None,
     weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
@@ -79,14 +80,16 @@ def reproduce(
     for option, value in (("--workers", workers), ("--trials", trials), ("--draws", draws)):
         if value is not None and value < 1:
             raise DomainwiseError(f"{option} must be at least 1, not {value}")
-    for name in dataset or []:
-        if name not in (known := _datasets(chosen)):
-            raise unknown("dataset of these recipes", name, known)
+    for kind, given, known in (("dataset", dataset, _datasets(chosen)), ("row", row, _rows(chosen))):
+        for name in given or []:
+            if name not in known:
+                raise unknown(f"{kind} of these recipes", name, known)
     size = replace(size, trials=trials or size.trials, draws=draws or size.draws)
     if size.name == "smoke":
         data_dir = write_layouts(output / "smoke" / "data")
     settings = {} if weights is None else {"weights": weights}
-    plans = [_plan(each, size, output, data_dir, dataset or [], settings, console) for each in chosen]
+    only = {"datasets": dataset or [], "rows": row or []}
+    plans = [_plan(each, size, output, data_dir, only, settings, console) for each in chosen]
     folder = SweepFolder(output / size.name)
     if so_far:
         for plan in plans:
@@ -102,6 +105,10 @@ def reproduce(
 
 def _datasets(chosen: Sequence[Recipe]) -> list[str]:
     return list(dict.fromkeys(name for recipe in chosen for block in recipe.blocks for name in block.datasets))
+
+
+def _rows(chosen: Sequence[Recipe]) -> list[str]:
+    return list(dict.fromkeys(row.name for recipe in chosen for row in recipe.rows))
 
 
 def _list(console: Console) -> None:
@@ -130,7 +137,7 @@ def _plan(
     scale: Scale,
     output: Path,
     data_dir: Path | None,
-    datasets: Sequence[str],
+    only: Mapping[str, Sequence[str]],
     settings: Mapping[str, Any],
     console: Console,
 ) -> RecipePlan:
@@ -141,7 +148,7 @@ def _plan(
             # Shared by all recipes: what several tables need is run once.
             output / scale.name / "runs",
             data_dir=data_dir,
-            datasets=datasets,
+            **only,
             settings=settings,
             on_data=data.report,
         )

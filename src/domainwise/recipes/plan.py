@@ -51,13 +51,14 @@ def plan_recipe(
     *,
     data_dir: str | Path | None = None,
     datasets: Collection[str] = (),
+    rows: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
     on_data: OnProgress = silent,
 ) -> RecipePlan:
     """The runs of the recipe, into folders below `folder`.
 
     Args:
-        datasets: the only ones to run of those that the recipe has; none means all.
+        datasets, rows: the only ones to run of those that the recipe has; none means all.
         settings: that take the place of the scale's; `weights` only of networks that do not begin from nothing.
     """
     parts: list[Part] = []
@@ -70,7 +71,7 @@ def plan_recipe(
             except DomainwiseError as error:
                 left_out[dataset] = str(error)
                 continue
-            for row in recipe.rows:
+            for row in [each for each in recipe.rows if not rows or each.name in rows]:
                 spec = _spec(block, row, dataset, scale, given, tests)
                 place = _slug(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
                 runs = plan(spec, folder / place, data_dir, on_data)

@@ -139,6 +139,11 @@ def test_only_the_datasets_asked_for(data: Path, tmp_path: Path) -> None:
     assert not made.left_out
 
 
+def test_only_the_rows_asked_for(data: Path, tmp_path: Path) -> None:
+    made = plan_recipe(recipes()["table_7"], scales()["smoke"], tmp_path, data_dir=data, rows=["at", "mat, eta 0.1"])
+    assert [part.row.name for part in made.parts] == ["at", "mat, eta 0.1"]
+
+
 def test_scales_set_what_they_say(data: Path, tmp_path: Path) -> None:
     full = plan_recipe(
         recipes()["table_1"], scales()["full"], tmp_path, data_dir=data, settings={"weights": "none", "steps": 3}
