@@ -1,13 +1,14 @@
 """A recipe from its runs to what there is to say about it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 from matplotlib.figure import Figure
 
 from domainwise.explain.against_epsilon import draw_against_epsilon, measured
+from domainwise.explain.layers import map_layer
 from domainwise.explain.rank_picture import draw_ranks
 from domainwise.explain.ranks import ranks
 from domainwise.explain.same_images import draw_grad_cam, examples_of
@@ -22,6 +23,9 @@ from domainwise.reports.published import published
 from domainwise.runs.reopen import OpenRun, open_run
 from domainwise.theory.figures import draw_all
 from domainwise.theory.findings import findings
+
+# A side of Grad-CAM's map below this is hardly finer than the image as a whole.
+_CELLS = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     runs = _chosen_runs(plan, data_dir)
-    found = [each for own in runs.values() for run in own.values() for each in ranks(run)]
+    found = [replace(each, run=row) for own in runs.values() for row, run in own.items() for each in ranks(run)]
     head = ("method", "domain", "images", "rank over images", "effective", "rank of one", "effective")
     rows = [
         (
@@ -99,13 +103,16 @@ def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 def _grad_cam(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     table = _table(plan, data_dir)
-    figures = {}
+    figures, cells = {}, []
     for dataset, runs in _chosen_runs(plan, data_dir).items():
         first = next(iter(runs.values()))
+        layer = map_layer(first.model(), first.dataset.image_shape)
+        few = ", too few to say where a network looks" if min(layer.height, layer.width) < _CELLS else ""
+        cells.append(f"a map of Grad-CAM on {dataset} has {layer.height} x {layer.width} cells at this scale{few}")
         domain = first.roles.test[0]
         count = min(6, len(first.splits[domain].main))
         figures[f"grad_cam_{dataset}"] = draw_grad_cam(runs, examples_of(first, domain, count))
-    return Reproduced(table.tables, figures, table.notes)
+    return Reproduced(table.tables, figures, (*table.notes, *cells))
 
 
 def _theory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
