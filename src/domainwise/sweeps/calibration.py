@@ -79,10 +79,14 @@ def _measured(config: RunConfig, data: Dataset) -> Cost:
             on_step=lambda step, loss: steps.append(time.perf_counter()),
             on_record=lambda record: records.append(time.perf_counter()),
         )
+    return _cost(began, steps, records, config.batch_size, _evaluated(config, data) / _evaluated(config, few))
+
+
+def _cost(began: float, steps: Sequence[float], records: Sequence[float], batch_size: int, growth: float) -> Cost:
+    """From the times at which steps and records were done; all images are so many times those evaluated here."""
     # The first step also pays for what later ones find ready, so it counts as part of the beginning.
-    step = (steps[-1] - records[0]) / (_STEPS - 1)
-    record = (records[-1] - steps[-1]) * _evaluated(config, data) / _evaluated(config, few)
-    return Cost(max(0.0, steps[0] - step - began), step / config.batch_size, record)
+    step = (steps[-1] - records[0]) / (len(steps) - 1)
+    return Cost(max(0.0, steps[0] - step - began), step / batch_size, (records[-1] - steps[-1]) * growth)
 
 
 def _thinned(data: Dataset, most: int) -> Dataset:

@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from page_runs import DOMAINS, write_grid, write_run
-
 from domainwise.reports.grid import grids
 from domainwise.reports.page.cautions import Caution, cautions_of
 from domainwise.reports.page.material import Material, Variants, read_material
 from domainwise.reports.report import make_report
 from domainwise.selection import SELECTIONS
+from run_folders import DOMAINS, write_grid, write_run
 
 
 def cautions(folder: Path, *selections: str, variants: Variants = "refuse", kind: str | None = None) -> list[Caution]:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from page_runs import write_run
 
 from domainwise.reports.page.curves import MOST_RUNS, Curves, curves_of, draw_curves
 from domainwise.reports.page.marks import Mark
 from domainwise.reports.page.material import read_material
 from domainwise.selection import SELECTIONS
+from run_folders import write_run
 
 MARKS = {"erm": Mark(0, 0), "mat": Mark(1, 1)}
 

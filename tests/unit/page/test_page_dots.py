@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from page_runs import DOMAINS, write_grid, write_run
 
 from domainwise.reports import make_report
 from domainwise.reports.cells import Cell, Column, Row, Table
@@ -12,6 +11,7 @@ from domainwise.reports.page.dots import dots_of, draw_dots
 from domainwise.reports.page.marks import COLOURS, Mark, marks_of
 from domainwise.reports.page.variants import Variant
 from domainwise.selection.read import read_runs
+from run_folders import DOMAINS, write_grid, write_run
 
 MARKS = {"erm": Mark(0, 0), "mat": Mark(1, 1)}
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_runs import write_run
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports.page import read_material
@@ -12,6 +11,7 @@ from domainwise.reports.page.gallery import gallery
 from domainwise.reports.page.looked_at import MOST, runs_to_look_at
 from domainwise.runs import RunConfig, train
 from domainwise.selection import SELECTIONS
+from run_folders import write_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 

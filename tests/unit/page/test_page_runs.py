@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from page_runs import write_grid, write_run
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports.page import Picture, as_html, read_material, write_page
 from domainwise.reports.page.runs_table import run_rows
 from domainwise.reports.page.summary import summary_of
 from domainwise.selection import SELECTIONS
+from run_folders import write_grid, write_run
 
 
 def planned(run: str, algorithm: str) -> str:

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from page_runs import write_grid, write_run
 
 from domainwise.reports.grid import grids
 from domainwise.reports.page.marks import Mark
 from domainwise.reports.page.material import Variants, read_material
 from domainwise.reports.page.scale import Radii, draw_radii, radii_of
+from run_folders import write_grid, write_run
 
 MARKS = {"erm": Mark(0, 0), "mat": Mark(1, 1)}
 

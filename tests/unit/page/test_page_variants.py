@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from page_runs import write_run
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports.page.material import read_material
 from domainwise.reports.page.variants import Variant, in_order
 from domainwise.selection.read import DuplicateRuns
+from run_folders import write_run
 
 
 def names(folder: Path) -> set[str]:

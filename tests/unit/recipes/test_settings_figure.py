@@ -42,6 +42,16 @@ def test_curves_levels_and_one_span() -> None:
     assert ours.get_ylim()[1] - ours.get_ylim()[0] == pytest.approx(paper.get_ylim()[1] - paper.get_ylim()[0])
 
 
+def test_no_axis_goes_below_zero() -> None:
+    recipe = recipes()["table_7"]
+    compared = [
+        Compared(row.name, "pacs", 10.0, None, 1, 20.0 + 10 * place, 0.5) for place, row in enumerate(recipe.rows)
+    ]
+    ours, paper = draw_against_setting(recipe, compared).axes
+    assert ours.get_ylim()[0] == 0.0
+    assert paper.get_ylim()[1] > 60
+
+
 def _points(panel: Any) -> list[tuple[float, float]]:
     (curve,) = panel.containers
     return list(zip(*(values.tolist() for values in curve.lines[0].get_data()), strict=True))

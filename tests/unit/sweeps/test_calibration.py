@@ -17,6 +17,12 @@ def test_a_run_costs_its_start_its_images_and_its_records() -> None:
     assert Cost(start=2.0, image=0.01, record=5.0).of(config) == pytest.approx(2 + 101 * 8 * 0.01 + 3 * 5)
 
 
+def test_costs_from_the_times_of_a_short_run() -> None:
+    # Begun at 10; a first step until 13, its record until 14; three steps of 2 s each; a record of 1.5 s.
+    cost = calibration._cost(10.0, [13.0, 16.0, 18.0, 20.0], [14.0, 21.5], batch_size=4, growth=3.0)
+    assert cost == Cost(start=1.0, image=0.5, record=4.5)
+
+
 def test_few_images_are_evaluated_and_all_are_reckoned_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sizes: list[int] = []
     real = calibration.train

@@ -1,4 +1,4 @@
-"""Run folders for pages, written as training leaves them."""
+"""Run folders, written as training leaves them."""
 
 import json
 from collections.abc import Mapping, Sequence
