@@ -17,6 +17,7 @@ def curve(panel: Axes, points: pl.DataFrame, x: str, colour: str, label: str) ->
     """A line through `mean` over the column `x`, and a band where there is an error."""
     points = points.sort(x)
     places, means, errors = points[x].to_list(), points["mean"], points["error"].fill_null(0.0)
-    count = max(points["count"].to_list())
+    counts = sorted(set(points["count"].to_list()))
+    count = " to ".join(map(str, {counts[0]: None, counts[-1]: None}))
     panel.plot(places, means.to_list(), marker="o", markersize=3.5, color=colour, label=f"{label} (n = {count})")
     panel.fill_between(places, (means - errors).to_list(), (means + errors).to_list(), color=colour, alpha=0.2, lw=0)

@@ -134,3 +134,9 @@ def test_the_figure_has_a_curve_for_a_radius_and_a_level_without(sweep: Path) ->
     assert list(lines["MAT (n = 3)"].get_ydata()) == pytest.approx([0.6, 0.7])
     assert list(lines["ERM (n = 3)"].get_ydata()) == pytest.approx([0.51, 0.51])
     assert panel.get_xscale() == "log"
+
+
+def test_a_curve_of_uneven_trials_says_so(sweep: Path) -> None:
+    write_run(sweep / "one", "mat", 5.0, 0, 0.4)
+    (panel,) = draw_against_epsilon(measured([sweep])).axes
+    assert {str(line.get_label()) for line in panel.lines} == {"MAT (n = 1 to 3)", "ERM (n = 3)"}
