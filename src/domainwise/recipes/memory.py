@@ -11,8 +11,8 @@ import torch
 from domainwise.algorithms import ALGORITHMS
 from domainwise.networks import backbone, small_cnn
 from domainwise.recipes.held_memory import peak_bytes
-from domainwise.recipes.outcome import Judged, Verdict
 from domainwise.recipes.recipe import Claim
+from domainwise.recipes.verdict import Judged, Verdict
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
 # Two times that differ by less than this are called the same.

@@ -12,10 +12,12 @@ from domainwise.explain.layers import map_layer
 from domainwise.explain.rank_picture import draw_ranks
 from domainwise.explain.ranks import ranks
 from domainwise.explain.same_images import draw_grad_cam, examples_of
+from domainwise.recipes.beside import beside_the_paper
+from domainwise.recipes.chosen import chosen_of
 from domainwise.recipes.memory import judged_costs, measured_costs
-from domainwise.recipes.outcome import beside_the_paper, chosen_of, judged
 from domainwise.recipes.plan import Part, RecipePlan
 from domainwise.recipes.settings_figure import draw_against_setting
+from domainwise.recipes.verdict import judged
 from domainwise.recipes.words import accuracies, findings_in_words, verdicts
 from domainwise.reports.footnotes import counted
 from domainwise.reports.page.extra import WordTable

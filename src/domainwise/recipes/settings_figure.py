@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from domainwise.recipes.outcome import Compared, ordered
+from domainwise.recipes.beside import Compared, ordered
 from domainwise.recipes.recipe import Recipe, Row
 
 # Values further apart than this, the largest over the smallest, need a logarithmic axis.

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from domainwise.recipes.outcome import Compared, Judged, ordered
+from domainwise.recipes.beside import Compared, ordered
+from domainwise.recipes.verdict import Judged
 from domainwise.reports.page.extra import WordTable
 from domainwise.theory.finding import Finding
 

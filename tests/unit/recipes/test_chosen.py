@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from domainwise.recipes.outcome import chosen_of
+from domainwise.recipes.chosen import chosen_of
 from domainwise.recipes.plan import Part, RecipePlan
 from domainwise.recipes.recipe import Recipe, Row
 from domainwise.recipes.scales import scales

@@ -9,9 +9,9 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES
+from domainwise.recipes.beside import published_value
 from domainwise.recipes.cost import cost_of
 from domainwise.recipes.embedded import write_layouts
-from domainwise.recipes.outcome import published_value
 from domainwise.recipes.plan import plan_recipe
 from domainwise.recipes.recipe import recipe_named, recipes
 from domainwise.recipes.scales import scale_named, scales

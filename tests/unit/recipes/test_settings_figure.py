@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from domainwise.recipes.outcome import Compared
+from domainwise.recipes.beside import Compared
 from domainwise.recipes.recipe import recipes
 from domainwise.recipes.settings_figure import draw_against_setting, varied
 

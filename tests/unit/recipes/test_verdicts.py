@@ -5,9 +5,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from domainwise.recipes.beside import Compared, beside_the_paper
 from domainwise.recipes.memory import Cost, judged_costs
-from domainwise.recipes.outcome import Compared, beside_the_paper, judged
 from domainwise.recipes.recipe import Block, Claim, Recipe, Row
+from domainwise.recipes.verdict import judged
 from domainwise.recipes.words import accuracies, verdicts
 
 RECIPE = Recipe(
