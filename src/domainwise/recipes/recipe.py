@@ -48,12 +48,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says: the row `better` is above the row `than`, on average over `datasets` (without: all)."""
+    """What the paper says: the row `better` is above the row `than`, on `datasets` (without: all).
+
+    Args:
+        needs_all: whether it speaks of the average over them, so that some alone say nothing to it.
+    """
 
     says: str
     better: str
     than: str
     datasets: tuple[str, ...] = ()
+    needs_all: bool = False
 
 
 @dataclass(frozen=True)

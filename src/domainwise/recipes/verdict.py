@@ -1,5 +1,6 @@
 """A verdict on each claim of the paper: whether it holds, does not, or cannot be told."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,12 +27,14 @@ class Judged:
 
 def judged(recipe: Recipe, chosen: pl.DataFrame) -> list[Judged]:
     """A verdict a claim, from the pairs of runs that both rows have on the same test domains and trial."""
-    return [_judged(claim, chosen) for claim in recipe.claims]
+    every = dict.fromkeys(name for block in recipe.blocks for name in block.datasets)
+    return [_judged(claim, claim.datasets or tuple(every), chosen) for claim in recipe.claims]
 
 
-def _judged(claim: Claim, chosen: pl.DataFrame) -> Judged:
-    if claim.datasets:
-        chosen = chosen.filter(pl.col("dataset").str.split(" from ").list.first().is_in(list(claim.datasets)))
+def _judged(claim: Claim, datasets: Sequence[str], chosen: pl.DataFrame) -> Judged:
+    # Trained on some domains only, a dataset has another name in tables.
+    plain = pl.col("dataset").str.split(" from ").list.first()
+    chosen = chosen.with_columns(plain=plain).filter(pl.col("plain").is_in(list(datasets)))
     better, than = (chosen.filter(pl.col("row") == name) for name in (claim.better, claim.than))
     both = better.join(than, on=["dataset", "test_domain", "trial"], how="inner", suffix="_other")
     # Test domains that share a model are no pairs of their own: what made it good or bad made it so for all of them.
@@ -40,8 +43,12 @@ def _judged(claim: Claim, chosen: pl.DataFrame) -> Judged:
     if not points:
         return Judged(claim, "cannot be told", "there are no runs of both on the same domain and trial")
     found = compared(np.asarray(points, dtype=np.float64))
-    trials = both["trial"].n_unique()
-    return Judged(claim, verdict_of(found), _why(found, claim, trials))
+    why = _why(found, claim, both["trial"].n_unique())
+    there = [name for name in datasets if name in both["plain"]]
+    if len(there) == len(datasets):
+        return Judged(claim, verdict_of(found), why)
+    verdict = "cannot be told" if claim.needs_all else verdict_of(found)
+    return Judged(claim, verdict, f"on {', '.join(there)} alone: {why}")
 
 
 def verdict_of(found: Comparison) -> Verdict:

@@ -1,5 +1,6 @@
 """Ours beside the paper's, and verdicts that follow from the pairs alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -95,7 +96,19 @@ def test_domains_that_share_a_model_are_one_pair() -> None:
     assert judged(RECIPE, each_its_own)[0].verdict == "holds"
     alone = judged(RECIPE, shared)[0]
     assert alone.verdict == "cannot be told"
-    assert alone.why.startswith("+10.0 points over 1 pair of 1 trial")
+    assert alone.why.startswith("on pacs alone: +10.0 points over 1 pair of 1 trial")
+
+
+def test_an_average_needs_all_its_datasets() -> None:
+    ahead = paired([1.0, 2.0, 1.5, 2.5, 1.0, 3.0])
+    assert judged(RECIPE, ahead)[0].verdict == "holds"
+    assert judged(RECIPE, ahead)[0].why.startswith("on pacs alone: +1.8 ")
+    average = replace(RECIPE, claims=(Claim("AT above ERM on average", "at", "erm", needs_all=True),))
+    assert judged(average, ahead)[0].verdict == "cannot be told"
+    assert judged(average, ahead)[0].why.startswith("on pacs alone: +1.8 ")
+    both = judged(average, pl.concat([ahead, paired([1.0, 2.0], "nico")]))[0]
+    assert both.verdict == "holds"
+    assert "alone" not in both.why
 
 
 def test_a_claim_about_one_dataset_looks_at_that_alone() -> None:
