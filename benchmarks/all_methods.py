@@ -19,11 +19,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.words import pairs
-from domainwise.markdown import as_markdown
-from domainwise.runs import RunConfig, RunResult
+from domainwise.cli.options import pairs
+from domainwise.reports.formats import as_markdown
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunConfig, RunResult
 
 SUITED: dict[str, dict[str, Any]] = {
     "at": {"epsilon": 0.1, "step_size": 0.1, "start": "zero"},

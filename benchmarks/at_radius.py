@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from domainwise.algorithms import AT
-from domainwise.algorithms.batches import Batches
+from domainwise.algorithms.base import Batches
 from domainwise.data import Domain, silhouettes
 from domainwise.data.batches import draw_batch, in_order
-from domainwise.data.splits import split
-from domainwise.demo.plan import STEPS
+from domainwise.data.dataset import split
 from domainwise.networks import small_cnn
-from domainwise.runs.device import keep_freed_memory
+from domainwise.reproduction.demo import STEPS
+from domainwise.training.device import keep_freed_memory
 
 DEVICE = torch.device("cpu")
 

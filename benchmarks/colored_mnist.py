@@ -21,9 +21,9 @@ import numpy as np
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.hparams import Distribution, Power, Uniform
-from domainwise.markdown import as_markdown
-from domainwise.runs import RunConfig
+from domainwise.reports.formats import as_markdown
 from domainwise.seeds import seed_hash
+from domainwise.training import RunConfig
 from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
 
 TEST = "-90%"

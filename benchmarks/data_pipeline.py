@@ -25,13 +25,13 @@ from torchvision.datasets import ImageFolder
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
-from domainwise.data.files.cache import clear_cache
-from domainwise.data.files.photos import photos
-from domainwise.data.places import CACHE_VARIABLE
+from domainwise.data.cache import clear_cache
+from domainwise.data.image_files import photos
+from domainwise.data.paths import CACHE_VARIABLE
 from domainwise.data.published import PUBLISHED
-from domainwise.markdown import as_markdown
 from domainwise.networks import backbone
-from domainwise.runs.device import keep_freed_memory
+from domainwise.reports.formats import as_markdown
+from domainwise.training.device import keep_freed_memory
 
 DOMAINS = ("art_painting", "cartoon", "photo")
 BATCH_SIZE = 32

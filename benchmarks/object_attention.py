@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from domainwise.demo.plan import METHODS, STEPS, Plan
 from domainwise.explain.attention import Attention, Cell, attention_of_run, attention_table
-from domainwise.markdown import as_markdown
-from domainwise.runs import RunConfig, RunResult
-from domainwise.runs.device import pick_device
-from domainwise.runs.reopen import open_run
+from domainwise.reports.formats import as_markdown
+from domainwise.reproduction.demo import METHODS, STEPS, Plan
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunConfig, RunResult
+from domainwise.training.device import pick_device
+from domainwise.training.loading import open_run
 
 DATASETS = ("silhouettes", "silhouettes_spurious")
 RADIUS, RADIUS_OF_AT = 0.5, 0.2

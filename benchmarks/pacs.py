@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.markdown import as_markdown
-from domainwise.runs import RunConfig
+from domainwise.reports.formats import as_markdown
+from domainwise.training import RunConfig
 from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from domainwise.reports.page import as_html, read_material
+from domainwise.reports.html import as_html, read_material
 from report import STEPS, write_runs
 
 MOST_BYTES, MOST_SECONDS = 5_000_000, 10.0

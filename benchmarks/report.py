@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from domainwise.reports import FORMATS, make_report
 from domainwise.selection import SELECTIONS
-from domainwise.selection.read import read_runs
+from domainwise.selection.runs import read_runs
 
 T = TypeVar("T")
 DATASETS = {

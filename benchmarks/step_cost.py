@@ -21,8 +21,8 @@ from torchvision.models import resnet18
 
 from domainwise import MultiplePerturbation
 from domainwise.algorithms import ALGORITHMS
-from domainwise.recipes.held_memory import HeldMemory, peak_bytes
-from domainwise.runs.device import keep_freed_memory
+from domainwise.reproduction.memory import HeldMemory, peak_bytes
+from domainwise.training.device import keep_freed_memory
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
 Batches = list[tuple[Tensor, Tensor]]

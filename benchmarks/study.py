@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.atomic import write_atomically
-from domainwise.runs import RunConfig, RunResult
+from domainwise.storage.files import write_atomically
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunConfig, RunResult
 
 Record = dict[str, Any]
 

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from domainwise.runs import RunConfig, RunResult
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunConfig, RunResult
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         SampleWisePerturbation,
         UniversalPerturbation,
     )
-    from domainwise.runs import RunConfig, RunResult, load_algorithm, load_model, train
+    from domainwise.training import RunConfig, RunResult, load_algorithm, load_model, train
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     """Import torch only for what needs it: tables are read without, in a tenth of the time."""
     if name not in __all__:
         raise AttributeError(f"module 'domainwise' has no attribute {name!r}")
-    part = "domainwise.perturbations" if name.endswith("Perturbation") else "domainwise.runs"
+    part = "domainwise.perturbations" if name.endswith("Perturbation") else "domainwise.training"
     return getattr(importlib.import_module(part), name)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from domainwise.atomic import write_atomically
 from domainwise.errors import unknown
+from domainwise.storage.files import write_atomically
 
 KINDS = ("png", "svg", "pdf")
 # Without dates, and with names inside that depend on the content alone.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from domainwise.reports.page import Picture, write_page
+from domainwise.reports.html import Picture, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

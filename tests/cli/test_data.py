@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from domainwise.cli.progress import DataProgress
-from domainwise.data.files import cache
-from domainwise.data.files.decode import Decoded
+from domainwise.cli.console import DataProgress
+from domainwise.data import cache
+from domainwise.data.decoding import Decoded
 
 Cli = Callable[..., object]
 TINY = ["--image-size", "32", "--steps", "2", "--batch-size", "4", "--threads", "1", "--device", "cpu"]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from domainwise.explain.attention import attention_of_run
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import open_run
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import open_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,8 +8,8 @@ import torch
 
 from domainwise import RunConfig, load_algorithm, load_model, train
 from domainwise.algorithms import ALGORITHMS
-from domainwise.runs import RunInterrupted
-from domainwise.runs.store import RunFolder
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training import RunInterrupted
 
 # Within seven steps: a jump of the penalty, a turn of each network, a round of copies cut in two.
 HPARAMS: dict[str, dict[str, Any]] = {

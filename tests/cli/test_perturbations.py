@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from domainwise.runs import RunConfig, train
+from domainwise.training import RunConfig, train
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0]}
 METHODS: dict[str, dict[str, Any]] = {"mat": {"count": 3}, "ldat": {"rank": 4}, "at": {}}

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from domainwise.data import silhouettes
-from domainwise.runs import RunConfig, load_model, train
+from domainwise.training import RunConfig, load_model, train
 
 COUNTS = {"train_count": 200, "test_count": 40, "shifts": [0]}
 

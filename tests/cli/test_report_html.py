@@ -10,7 +10,7 @@ import pytest
 from test_report import DOMAINS, invoke, printed, refused, write_run
 
 from domainwise.errors import DomainwiseError
-from domainwise.runs import RunConfig, train
+from domainwise.training import RunConfig, train
 
 
 @pytest.fixture

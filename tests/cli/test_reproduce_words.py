@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from domainwise.recipes.recipe import recipes
+from domainwise.reproduction.recipe import recipes
 
 
 def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any]) -> None:

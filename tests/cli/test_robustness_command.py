@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from domainwise.runs import RunConfig, train
-from domainwise.runs.store import RunFolder
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training import RunConfig, train
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.runs import RunFolder
+from domainwise.training import RunFolder
 
 Cli = Callable[..., object]
 SMALL = [

@@ -10,7 +10,7 @@ import torch
 
 from domainwise import load_algorithm, load_model
 from domainwise.data import silhouettes
-from domainwise.runs import RunFolder
+from domainwise.training import RunFolder
 
 SMALL = [
     *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),

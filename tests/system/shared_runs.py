@@ -15,7 +15,7 @@ from torch import nn
 from domainwise import RunConfig, train
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
-from domainwise.runs import RunInterrupted
+from domainwise.training import RunInterrupted
 
 SMALL: dict[str, Any] = {
     "dataset_options": {"image_size": 16, "train_count": 60, "test_count": 20, "shifts": (0, 8)},

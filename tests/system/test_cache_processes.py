@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from domainwise.data.files.cache import cached_images
-from domainwise.data.files.decode import decoded
+from domainwise.data.cache import cached_images
+from domainwise.data.decoding import decoded
 
 SIZE = 8
 ROUNDS = 12
@@ -21,7 +21,7 @@ ROUNDS = 12
 TOGETHER = """
 import hashlib, json, os, sys, time
 from pathlib import Path
-from domainwise.data.files import cache
+from domainwise.data import cache
 
 folder, size, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 original = cache.decoded
@@ -47,7 +47,7 @@ print(json.dumps(digests))
 KILLED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from domainwise.data.files import cache
+from domainwise.data import cache
 
 folder, size, lock, calls = Path(sys.argv[1]), int(sys.argv[2]), threading.Lock(), 0
 original, cache._CHUNK = cache.decoded, 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.runs import RunFolder
+from domainwise.training import RunFolder
 
 DEMO = [sys.executable, "-m", "domainwise", "demo", "--methods", "erm,mat", "--radii", "0.5"]
 

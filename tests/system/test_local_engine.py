@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.algorithms.batches import Batches
+from domainwise.algorithms.base import Batches
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.runs import RunConfig
 from domainwise.sweeps.engine import Watch, cores
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunConfig
 
 OPTIONS = {"train_count": 60, "test_count": 20, "image_size": 16, "shifts": (0, 8)}
 

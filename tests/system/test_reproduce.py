@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.recipes.embedded import write_layouts
-from domainwise.recipes.memory import measured_costs
-from domainwise.recipes.plan import plan_recipe
-from domainwise.recipes.recipe import recipes
-from domainwise.recipes.scales import scales
-from domainwise.runs import train
+from domainwise.reproduction.memory import measured_costs
+from domainwise.reproduction.plan import plan_recipe
+from domainwise.reproduction.recipe import recipes, scales
+from domainwise.reproduction.smoke_data import write_layouts
+from domainwise.training import train
 
 WITH_RUNS = [key for key, recipe in recipes().items() if recipe.blocks]
 PICTURES = {

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from domainwise.errors import RunInterrupted
-from domainwise.runs.config import RunConfig
-from domainwise.runs.train import train
+from domainwise.training.config import RunConfig
+from domainwise.training.trainer import train
 
 KILLABLE = Path(__file__).with_name("killable.py")
 STEPS = 7

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sweep_faults import RUNS, begun, command, kill, processes, records, sweep, wait_for
 
-from domainwise.runs import RunFolder
+from domainwise.training import RunFolder
 
 WORKER = "spawn_main"
 

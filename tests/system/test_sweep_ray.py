@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sweep_faults import kill, processes, records, sweep
 
-from domainwise.runs import RunConfig, RunResult
-from domainwise.sweeps import local
+from domainwise.sweeps import local_engine as local
 from domainwise.sweeps.engine import Watch
+from domainwise.training import RunConfig, RunResult
 
 # Ray makes its workers the last to get a processor, and beside other tests they would hardly get one.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112

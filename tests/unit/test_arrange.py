@@ -11,8 +11,15 @@ import torch
 from PIL import Image
 from torchvision.datasets import MNIST, ImageFolder
 
-from domainwise.data.download.arrange import folder_holding, gather_folders, gunzip_to_raw, remove_listed
-from domainwise.data.download.locations import CATEGORIES, LOCATIONS, split_by_location
+from domainwise.data.download.archives import (
+    CATEGORIES,
+    LOCATIONS,
+    folder_holding,
+    gather_folders,
+    gunzip_to_raw,
+    remove_listed,
+    split_by_location,
+)
 from domainwise.data.download.sources import SOURCES
 from domainwise.errors import DomainwiseError
 

@@ -10,8 +10,7 @@ from test_digits import REAL_DATA, needs_mnist, random_digits, write_digits
 from torch import Tensor
 
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.mnist import colored_mnist
-from domainwise.data.mnist.digits import digits
+from domainwise.data.mnist import colored_mnist, digits
 from domainwise.errors import DomainwiseError
 from domainwise.networks import NETWORKS
 

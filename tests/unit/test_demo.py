@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from domainwise.demo.plan import Plan, Row
-from domainwise.demo.table import lines, table_of
 from domainwise.errors import DomainwiseError
+from domainwise.reproduction.demo import Plan, Row, lines, table_of
 
 
 def record(holdout: float, shifted: float, loss: float = 0.1) -> dict[str, Any]:

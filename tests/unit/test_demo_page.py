@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.demo.page import write_demo_page
-from domainwise.demo.plan import Plan, Row
-from domainwise.demo.table import lines
-from domainwise.runs import RunConfig, RunResult, train
+from domainwise.reproduction.demo import Plan, Row, lines, write_demo_page
+from domainwise.training import RunConfig, RunResult, train
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 12]}
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from domainwise.data.mnist import colored_mnist, rotated_mnist
-from domainwise.data.mnist.digits import deal, digits
+from domainwise.data.mnist import colored_mnist, deal, digits, rotated_mnist
 from domainwise.errors import DomainwiseError
 
 Bytes = NDArray[np.uint8]

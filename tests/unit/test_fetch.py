@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from download_server import FileServer, Served, file_server, python_process, wait_until
 
-from domainwise.data.download.checksum import parse_checksum
-from domainwise.data.download.fetch import fetch
+from domainwise.data.download.fetch import fetch, parse_checksum
 from domainwise.errors import DomainwiseError
 
 BODY = random.Random(0).randbytes(40_000)

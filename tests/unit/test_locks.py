@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.locks import LockedError, locked
+from domainwise.storage.files import LockedError, locked
 
 pytest.importorskip("fcntl", reason="Windows has no such lock")
 

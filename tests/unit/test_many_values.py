@@ -2,7 +2,7 @@
 
 import pytest
 
-from domainwise.cli.many_values import spread
+from domainwise.cli.options import spread
 
 REPEATABLE = {"--algorithms", "--test-domains", "-H"}
 

@@ -1,6 +1,6 @@
 """Markdown tables: numbers to the right, and bars that do not end a cell."""
 
-from domainwise.markdown import as_markdown
+from domainwise.reports.formats import as_markdown
 
 
 def test_a_table_has_a_head_a_rule_and_rows() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import Perturbation
-from domainwise.runs import RunConfig, load_algorithm, train
-from domainwise.runs.store import RunFolder
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training import RunConfig, load_algorithm, train
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 KEPT = [

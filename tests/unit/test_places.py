@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.data.places import cache_folder, data_folder, dataset_folder
+from domainwise.data.paths import cache_folder, data_folder, dataset_folder
 from domainwise.errors import DomainwiseError
 
 

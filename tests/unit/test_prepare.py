@@ -17,15 +17,15 @@ from download_server import FileServer, Served, file_server, python_process, wai
 from torchvision.datasets import MNIST
 
 from domainwise.data.download import SOURCES, Download, Source, prepare
-from domainwise.data.download.arrange import folder_holding
-from domainwise.data.download.checksum import parse_checksum
+from domainwise.data.download.archives import folder_holding
+from domainwise.data.download.fetch import parse_checksum
 from domainwise.errors import DomainwiseError
 
 CHILD = """
 from functools import partial
 from pathlib import Path
 from domainwise.data.download import Download, Source, prepare
-from domainwise.data.download.arrange import folder_holding
+from domainwise.data.download.archives import folder_holding
 files = (Download("tiny.zip", (sys.argv[1],), None),)
 source = Source("TINY", "", "", files, partial(folder_holding, names=("photo",)))
 print(prepare("tiny", Path(sys.argv[2]), source=source, on_progress=lambda what, *_: print(what, flush=True)))

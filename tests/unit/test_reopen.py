@@ -8,8 +8,8 @@ import torch
 from domainwise.data import Dataset, silhouettes, silhouettes_spurious
 from domainwise.data.batches import in_order
 from domainwise.errors import DomainwiseError
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import open_run
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import open_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 

@@ -11,9 +11,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import rotate as torchvision_rotate
 
 from domainwise.data.dataset import Dataset
-from domainwise.data.mnist import rotated_mnist
-from domainwise.data.mnist.digits import digits
-from domainwise.data.mnist.rotated import rotate
+from domainwise.data.mnist import digits, rotate, rotated_mnist
 from domainwise.networks import NETWORKS
 
 COUNT = 301

@@ -11,9 +11,9 @@ from PIL import Image
 
 from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
-from domainwise.runs.build import load_model
-from domainwise.runs.config import RunConfig, build_dataset, resolved, run_seed
-from domainwise.runs.train import RunResult, train
+from domainwise.training.config import RunConfig, build_dataset, resolved, run_seed
+from domainwise.training.loading import load_model
+from domainwise.training.trainer import RunResult, train
 
 SHUFFLENET = "shufflenet_v2_x0_5"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data.mnist.digits import MNIST_SEARCH
+from domainwise.data.mnist import MNIST_SEARCH
 from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES, Choice, Distribution, Task, drawn, read_space

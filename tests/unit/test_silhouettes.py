@@ -7,10 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from domainwise.data.animals import ANIMALS, draw_animals, random_poses
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.patterns import smooth_pattern
-from domainwise.data.silhouettes import silhouettes
+from domainwise.data.shapes import ANIMALS, draw_animals, random_poses
+from domainwise.data.silhouettes import silhouettes, smooth_pattern
 from domainwise.data.silhouettes_spurious import silhouettes_spurious
 from domainwise.errors import DomainwiseError
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.splits import Roles, roles, split
+from domainwise.data.dataset import Dataset, Domain, Roles, roles, split
 from domainwise.errors import DomainwiseError
 from domainwise.seeds import seed_hash
 

@@ -10,8 +10,8 @@ import pytest
 
 from domainwise import RunConfig, train
 from domainwise.errors import DomainwiseError
-from domainwise.runs import RunInterrupted, RunResult
-from domainwise.runs.tracking import scalars
+from domainwise.training import RunInterrupted, RunResult
+from domainwise.training.tracking import scalars
 
 STEPS = [0, 2, 4]
 
@@ -129,7 +129,7 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_mlflow_takes_signs_it_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is an optional dependency")
-    from domainwise.runs.tracking import tracked
+    from domainwise.training.tracking import tracked
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

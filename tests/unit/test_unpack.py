@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from download_server import python_process, wait_until
 
-from domainwise.data.download.unpack import unpack
+from domainwise.data.download.archives import unpack
 from domainwise.errors import DomainwiseError
 
 FILES = {"kfold/photo/dog/1.jpg": b"one" * 1000, "kfold/sketch/cat/2.jpg": b"two", "notes.txt": b""}
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_killed_in_the_middle_it_leaves_no_folder_and_can_be_done_again(tmp_path: Path) -> None:
     archive, into = make_zip(tmp_path / "data.zip", FILES), tmp_path / "new"
     code = (
-        "import time; from pathlib import Path; from domainwise.data.download.unpack import unpack; "
+        "import time; from pathlib import Path; from domainwise.data.download.archives import unpack; "
         "unpack(Path(sys.argv[1]), Path(sys.argv[2]), on_progress=lambda *each: time.sleep(20))"
     )
     first = next(iter(FILES))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import GUT
-from domainwise.algorithms.pool import Pool
+from domainwise.algorithms.gut import Pool
 from domainwise.networks import Network
 
 LR, WEIGHT_DECAY, SIZES, SEED = 0.01, 0.1, (6, 3), 3

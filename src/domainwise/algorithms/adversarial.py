@@ -1,6 +1,6 @@
-"""The update that the adversarial family shares: perturb each domain's batch, train on what comes out."""
+"""Where the released code's AT and UAT live: images normalized with ImageNet's statistics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -9,11 +9,45 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.normalized_space import Model, NormalizedSpace
+from domainwise.algorithms.base import Algorithm, Batches, joined
 from domainwise.hparams import Hparams, Power, bounded, searched
 from domainwise.perturbations import Perturbation
+
+Model = Callable[[Tensor], Tensor]
+
+
+class NormalizedSpace:
+    """Between images in [0, 1] and normalized ones; three channels only, as in the released code.
+
+    A radius means something else here: .1 is about .023 in pixels.
+    """
+
+    mean = (0.485, 0.456, 0.406)
+    std = (0.229, 0.224, 0.225)
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        if len(input_shape) != 3 or input_shape[0] != 3:
+            raise ValueError(f"space='normalized' is for images of three channels, not of shape {input_shape}")
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.enter(torch.zeros(3, 1, 1)), self.enter(torch.ones(3, 1, 1))
+
+    def enter(self, x: Tensor) -> Tensor:
+        mean, std = self._statistics(x)
+        return (x - mean) / std
+
+    def behind(self, model: Model) -> Model:
+        """The model as a function of normalized images."""
+
+        def on_normalized(x: Tensor) -> Tensor:
+            mean, std = self._statistics(x)
+            return model(x * std + mean)
+
+        return on_normalized
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.mean, self.std))
+        return mean.reshape(-1, 1, 1), std.reshape(-1, 1, 1)
 
 
 @dataclass(frozen=True)

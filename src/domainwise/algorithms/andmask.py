@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, present
-from domainwise.algorithms.gradients import gradients_of, step_along_, trained
+from domainwise.algorithms.base import Algorithm, Batches, gradients_of, present, step_along_, trained
 from domainwise.hparams import Hparams, Uniform, searched
 
 

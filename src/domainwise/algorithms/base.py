@@ -1,18 +1,79 @@
-"""What every method is: a network, its hyperparameters, and an update from one batch a domain."""
+"""What an update is given, one batch a domain, and ways to see it: as one batch, and domain by domain again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from domainwise.algorithms.batches import Batches
-from domainwise.algorithms.features import two_parts
 from domainwise.hparams import Hparams as CommonHparams
-from domainwise.perturbations.averaging import average_gradients_
+from domainwise.networks import Network
+from domainwise.perturbations.distributed import average_gradients_
+
+# One (x, y) for every training domain, in order; a domain may have no samples.
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+def present(batches: Batches, num_domains: int) -> list[tuple[Tensor, Tensor]]:
+    """The batches that hold samples, once it is sure that there is one for every domain."""
+    if len(batches) != num_domains:
+        raise ValueError(f"update() needs one (x, y) a domain: {num_domains}, not {len(batches)}")
+    there = [(x, y) for x, y in batches if len(y)]
+    if not there:
+        raise ValueError("update() needs at least one sample")
+    return there
+
+
+def joined(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All domains' images, labels and domain indices as one batch."""
+    present(batches, num_domains)
+    x = torch.cat([x for x, _ in batches])
+    y = torch.cat([y for _, y in batches])
+    sizes = torch.tensor([len(labels) for _, labels in batches])
+    domain = torch.arange(num_domains).repeat_interleave(sizes)
+    return x, y, domain.to(x.device)
+
+
+def by_domain(values: Tensor, batches: Batches) -> list[Tensor]:
+    """What was computed for the joined batch, (b, ...), as one tensor for each domain that has samples."""
+    return [part for part in values.split([len(y) for _, y in batches]) if len(part)]
+
+
+def mean_of_each(values: Tensor, batches: Batches) -> Tensor:
+    """The mean over each domain's samples, (domains that have some, ...)."""
+    return torch.stack([part.mean(0) for part in by_domain(values, batches)])
+
+
+def domains_there(batches: Batches, device: torch.device) -> Tensor:
+    """The indices of the domains that have samples, in the order of `by_domain`."""
+    return torch.tensor([index for index, (_, y) in enumerate(batches) if len(y)], device=device)
+
+
+def two_parts(network: nn.Module, method: str) -> Network:
+    """The network, if it has a featurizer and a classifier to look between."""
+    for part in ("featurizer", "classifier", "num_features"):
+        if not hasattr(network, part):
+            raise ValueError(
+                f"{method} works on features: its network needs a {part}, as domainwise.networks.Network has"
+            )
+    return cast(Network, network)
+
+
+def new_head(network: Network, method: str, num_features: int) -> nn.Linear:
+    """A fresh classifier of `num_features` features into the classes that the network's own tells apart."""
+    if not isinstance(network.classifier, nn.Linear):
+        kind = type(network.classifier).__name__
+        raise ValueError(f"{method} adds a linear classifier to a network whose own is one, not {kind}")
+    return nn.Linear(num_features, network.classifier.out_features, **like(network))
+
+
+def like(network: nn.Module) -> dict[str, Any]:
+    """Device and dtype of the network, for tensors that meet its outputs."""
+    parameter = next(network.parameters())
+    return {"device": parameter.device, "dtype": parameter.dtype}
 
 
 class Algorithm(nn.Module, ABC):
@@ -130,3 +191,20 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in modes:
             part.training = was_training
+
+
+def trained(network: nn.Module) -> dict[str, Tensor]:
+    """The parameters that training moves, by name."""
+    return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+
+
+def gradients_of(loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The gradient by each parameter, zero where the loss does not depend on it."""
+    return list(torch.autograd.grad(loss, list(parameters), materialize_grads=True))
+
+
+def step_along_(algorithm: Algorithm, gradients: Iterable[Tensor]) -> None:
+    """One step of the network's optimizer with these gradients of what it trains."""
+    for parameter, gradient in zip(trained(algorithm.network).values(), gradients, strict=True):
+        parameter.grad = gradient
+    algorithm.step_(algorithm.optimizer)

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from domainwise.algorithms import matching
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches
+from domainwise.algorithms import penalties
+from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.networks import Network
 
 
@@ -14,13 +13,13 @@ class CORAL(Algorithm):
 
     source = "Sun and Saenko 2016"
     min_domains = 2
-    Hparams = matching.MatchingHparams
-    hparams: matching.MatchingHparams
+    Hparams = penalties.MatchingHparams
+    hparams: penalties.MatchingHparams
     network: Network
     needs_features = True
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return matching.update(self, self.network, self.hparams, moment_distance, batches)
+        return penalties.update(self, self.network, self.hparams, moment_distance, batches)
 
 
 def moment_distance(features: Tensor, sizes: list[int]) -> Tensor:
@@ -31,9 +30,9 @@ def moment_distance(features: Tensor, sizes: list[int]) -> Tensor:
     """
     features = features - features.mean(0).detach()  # moments differ by as much wherever the origin is
     width = features.shape[1]
-    means = matching.pair_distance(features @ features.T, matching.domain_weights(features, sizes))
+    means = penalties.pair_distance(features @ features.T, penalties.domain_weights(features, sizes))
     centred = torch.cat([part - part.mean(0) for part in features.split(sizes)])
-    covariances = matching.pair_distance(
-        (centred @ centred.T).square(), matching.domain_weights(features, sizes, fewer=1)
+    covariances = penalties.pair_distance(
+        (centred @ centred.T).square(), penalties.domain_weights(features, sizes, fewer=1)
     )
     return means / width + covariances / width**2

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import like
+from domainwise.algorithms.base import Algorithm, Batches, joined, like
 from domainwise.hparams import Choice, Hparams, Power, searched
 from domainwise.networks import Network
 

@@ -2,8 +2,7 @@
 
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined
+from domainwise.algorithms.base import Algorithm, Batches, joined
 
 
 class ERM(Algorithm):

@@ -4,24 +4,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms import annealing
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, by_domain, joined, mean_of_each
+from domainwise.algorithms import penalties
+from domainwise.algorithms.base import Algorithm, Batches, by_domain, joined, mean_of_each
 
 
 class IRM(Algorithm):
     """Invariant risk minimization: a penalty where scaling the logits would still help some domain."""
 
     source = "Arjovsky et al. 2019"
-    Hparams = annealing.AnnealedHparams
-    hparams: annealing.AnnealedHparams
+    Hparams = penalties.AnnealedHparams
+    hparams: penalties.AnnealedHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)
         logits = self.network(x)
         loss = mean_of_each(F.cross_entropy(logits, y, reduction="none"), batches).mean()
         penalty = torch.stack([_squared_mean(slopes) for slopes in by_domain(_slopes(logits, y), batches)]).mean()
-        self.descend_(loss + annealing.next_weight(self, self.hparams) * penalty)
+        self.descend_(loss + penalties.next_weight(self, self.hparams) * penalty)
         return {"loss": loss.item(), "penalty": penalty.item()}
 
 

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from torch import nn
 
 from domainwise.algorithms import adversarial
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches
+from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.hparams import Choice, searched
 from domainwise.perturbations import MultiplePerturbation
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined, mean_of_each, present
+from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each, present
 from domainwise.hparams import Hparams, Power, searched
 
 

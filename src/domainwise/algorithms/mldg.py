@@ -8,9 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, present
-from domainwise.algorithms.gradients import gradients_of, step_along_, trained
+from domainwise.algorithms.base import Algorithm, Batches, gradients_of, present, step_along_, trained
 from domainwise.hparams import Choice, Hparams, Power, searched
 
 _ADAM_EPS = 1e-8

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from domainwise.algorithms import matching
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches
+from domainwise.algorithms import penalties
+from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.networks import Network
 
 _BANDWIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
@@ -16,13 +15,13 @@ class MMD(Algorithm):
 
     source = "Li et al. 2018 (CVPR)"
     min_domains = 2
-    Hparams = matching.MatchingHparams
-    hparams: matching.MatchingHparams
+    Hparams = penalties.MatchingHparams
+    hparams: penalties.MatchingHparams
     network: Network
     needs_features = True
 
     def update(self, batches: Batches) -> dict[str, float]:
-        return matching.update(self, self.network, self.hparams, discrepancy, batches)
+        return penalties.update(self, self.network, self.hparams, discrepancy, batches)
 
 
 def discrepancy(features: Tensor, sizes: list[int]) -> Tensor:
@@ -32,4 +31,4 @@ def discrepancy(features: Tensor, sizes: list[int]) -> Tensor:
     squares = features.square().sum(1)
     distances = (squares[:, None] + squares - 2 * features @ features.T).clamp(min=1e-30)
     kernel = torch.stack([(-gamma * distances).exp() for gamma in _BANDWIDTHS]).sum(0)
-    return matching.pair_distance(kernel, matching.domain_weights(features, sizes))
+    return penalties.pair_distance(kernel, penalties.domain_weights(features, sizes))

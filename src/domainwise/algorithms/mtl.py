@@ -7,9 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, domains_there, joined, mean_of_each
-from domainwise.algorithms.features import like, new_head, two_parts
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    domains_there,
+    joined,
+    like,
+    mean_of_each,
+    new_head,
+    two_parts,
+)
 from domainwise.hparams import Choice, Hparams, searched
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined
+from domainwise.algorithms.base import Algorithm, Batches, joined
 from domainwise.data.augmentation import augmented
 from domainwise.hparams import Hparams, bounded
 

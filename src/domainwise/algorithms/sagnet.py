@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined
-from domainwise.algorithms.features import new_head
+from domainwise.algorithms.base import Algorithm, Batches, joined, new_head
 from domainwise.hparams import Hparams, Power, searched
 from domainwise.networks import Network
 

@@ -6,9 +6,8 @@ from typing import Any, Literal
 from torch import nn
 
 from domainwise.algorithms import adversarial
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches
-from domainwise.algorithms.normalized_space import NormalizedSpace
+from domainwise.algorithms.adversarial import NormalizedSpace
+from domainwise.algorithms.base import Algorithm, Batches
 from domainwise.perturbations import UniversalPerturbation
 
 

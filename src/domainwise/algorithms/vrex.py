@@ -4,14 +4,13 @@ from dataclasses import dataclass
 
 from torch.nn import functional as F
 
-from domainwise.algorithms import annealing
-from domainwise.algorithms.base import Algorithm
-from domainwise.algorithms.batches import Batches, joined, mean_of_each
+from domainwise.algorithms import penalties
+from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
 from domainwise.hparams import Power, searched
 
 
 @dataclass(frozen=True)
-class VRExHparams(annealing.AnnealedHparams):
+class VRExHparams(penalties.AnnealedHparams):
     """As for IRM, with a smaller penalty."""
 
     penalty_weight: float = searched(10.0, Power(10, -1, 5), key="vrex_lambda", low=0)
@@ -30,5 +29,5 @@ class VREx(Algorithm):
         x, y, _ = joined(batches, self.num_domains)
         losses = mean_of_each(F.cross_entropy(self.network(x), y, reduction="none"), batches)
         penalty = losses.var(correction=0)
-        self.descend_(losses.mean() + annealing.next_weight(self, self.hparams) * penalty)
+        self.descend_(losses.mean() + penalties.next_weight(self, self.hparams) * penalty)
         return {"loss": losses.mean().item(), "penalty": penalty.item()}

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.errors import unknown
-from domainwise.markdown import as_markdown
+from domainwise.reports.formats import as_markdown
 
 EXAMPLES = """
 Examples:

@@ -11,18 +11,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.algorithms import summary
-from domainwise.cli.progress import DataProgress
+from domainwise.cli.console import DataProgress
 from domainwise.data import DATASETS, Dataset
+from domainwise.data.cache import cache_size, clear_cache
 from domainwise.data.download import SOURCES, prepare
-from domainwise.data.files.cache import cache_size, clear_cache
-from domainwise.data.files.check import Check, check_files
-from domainwise.data.files.listing import DomainFiles, Listing
-from domainwise.data.files.photos import list_files
-from domainwise.data.places import cache_folder, data_folder
+from domainwise.data.image_files import Check, DomainFiles, Listing, check_files, list_files
+from domainwise.data.paths import cache_folder, data_folder
 from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.runs.config import RunConfig, build_dataset
-from domainwise.runs.data import dataset_options, is_path
+from domainwise.training.config import RunConfig, build_dataset
+from domainwise.training.registry import dataset_options, is_path
 
 app = typer.Typer(help="List, check and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
 

@@ -10,17 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from domainwise.cli.interrupt import interruptible
-from domainwise.cli.progress import DataProgress
+from domainwise.cli.console import DataProgress, interruptible
 from domainwise.data import silhouettes
-from domainwise.demo.page import write_demo_page
-from domainwise.demo.picture import draw
-from domainwise.demo.plan import METHODS, RADII, STEPS, Plan, Row
-from domainwise.demo.table import Line, lines, table_of
 from domainwise.errors import DomainwiseError
-from domainwise.runs import RunResult, load_algorithm
+from domainwise.reproduction.demo import METHODS, RADII, STEPS, Line, Plan, Row, draw, lines, table_of, write_demo_page
 from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.local import run_all
+from domainwise.sweeps.local_engine import run_all
+from domainwise.training import RunResult, load_algorithm
 
 EXAMPLES = """
 Examples:

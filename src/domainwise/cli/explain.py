@@ -9,8 +9,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from rich.console import Console
 
-from domainwise.cli.progress import DataProgress
-from domainwise.cli.table import show_table
+from domainwise.cli.console import DataProgress, show_table
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.attention import (
     Attention,
@@ -19,14 +18,14 @@ from domainwise.explain.attention import (
     attention_of_run,
     attention_table,
 )
-from domainwise.explain.labels import labels
-from domainwise.explain.same_images import Examples, draw_grad_cam, examples_of
+from domainwise.explain.plots.gradcam import Examples, draw_grad_cam, examples_of
+from domainwise.explain.run_names import labels
 from domainwise.figures import KINDS, write_figure
-from domainwise.reports.grid import METHOD_ORDER
-from domainwise.runs.device import pick_device
-from domainwise.runs.reopen import OpenRun, open_run
-from domainwise.runs.store import RunFolder, Which
-from domainwise.selection.folders import find_folders
+from domainwise.reports.cells import METHOD_ORDER
+from domainwise.storage.discovery import find_folders
+from domainwise.storage.run_folder import RunFolder, Which
+from domainwise.training.device import pick_device
+from domainwise.training.loading import OpenRun, open_run
 
 EXAMPLES = """
 Examples:

@@ -10,19 +10,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from domainwise.atomic import write_atomically
-from domainwise.cli.progress import DataProgress
-from domainwise.cli.table import show_table
-from domainwise.explain.component_picture import draw_components
-from domainwise.explain.labels import run_names
-from domainwise.explain.movement import Movement, movement
-from domainwise.explain.perturbation_picture import draw
-from domainwise.explain.perturbations import Portrait, portrait
-from domainwise.explain.rank_picture import draw_ranks
+from domainwise.cli.console import DataProgress, show_table
+from domainwise.explain.perturbations import Movement, Portrait, movement, portrait
+from domainwise.explain.plots.perturbations import draw, draw_components
+from domainwise.explain.plots.ranks import draw_ranks
 from domainwise.explain.ranks import Ranks, ranks
+from domainwise.explain.run_names import run_names
 from domainwise.figures import write_figure
-from domainwise.runs.device import pick_device
-from domainwise.runs.reopen import open_run
+from domainwise.storage.files import write_atomically
+from domainwise.training.device import pick_device
+from domainwise.training.loading import open_run
 
 EXAMPLES = """
 Examples:

@@ -14,11 +14,11 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.atomic import write_atomically
 from domainwise.errors import unknown
-from domainwise.runs import RunFolder, load_model
-from domainwise.runs.device import pick_device
-from domainwise.runs.predict import Prediction, image_files_at, predictions
+from domainwise.storage.files import write_atomically
+from domainwise.training import RunFolder, load_model
+from domainwise.training.device import pick_device
+from domainwise.training.prediction import Prediction, image_files_at, predictions
 
 EXAMPLES = """
 Examples:

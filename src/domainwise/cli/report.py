@@ -9,15 +9,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from domainwise.atomic import write_atomically
-from domainwise.cli.progress import DataProgress
+from domainwise.cli.console import DataProgress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.reports import FORMATS, Report, make_report, page
+from domainwise.reports import FORMATS, Report, make_report
+from domainwise.reports import html as page
 from domainwise.reports.formats import as_terminal
-from domainwise.reports.page.looked_at import runs_to_look_at
-from domainwise.reports.page.material import Variants
+from domainwise.reports.html.gallery import runs_to_look_at
+from domainwise.reports.html.page_data import Variants
 from domainwise.selection import SELECTIONS
-from domainwise.selection.read import DuplicateRuns, read_runs
+from domainwise.selection.runs import DuplicateRuns, read_runs
+from domainwise.storage.files import write_atomically
 
 EXAMPLES = """
 Examples:
@@ -140,7 +141,7 @@ def _pictures(
 ) -> list[page.Picture]:
     """Of the models that the first selection chose; a dataset that cannot be opened is said so and left out."""
     # Imported here because no table needs torch.
-    from domainwise.reports.page.gallery import gallery
+    from domainwise.reports.html.gallery import gallery
 
     name = next((each for each in selections if not SELECTIONS[each](material.runs.frame).is_empty()), None)
     if name is None:

@@ -11,20 +11,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise.atomic import write_atomically
-from domainwise.cli.progress import DataProgress
-from domainwise.cli.table import show_table
+from domainwise.cli.console import DataProgress, show_table
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.explain.against_epsilon import draw_against_epsilon, means_against_epsilon, measured
-from domainwise.explain.bands import mean_and_error
-from domainwise.explain.labels import labels, run_names
+from domainwise.explain.plots.accuracy import (
+    draw_against_epsilon,
+    draw_robustness,
+    mean_and_error,
+    means_against_epsilon,
+    measured,
+)
 from domainwise.explain.robustness import KINDS, RADII, Attacked, Kind, under_attack
-from domainwise.explain.robustness_picture import draw_robustness
+from domainwise.explain.run_names import labels, run_names
 from domainwise.figures import KINDS as PICTURES
 from domainwise.figures import write_figure
-from domainwise.runs.device import pick_device
-from domainwise.runs.reopen import open_run
-from domainwise.runs.store import RunFolder
+from domainwise.storage.files import write_atomically
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training.device import pick_device
+from domainwise.training.loading import open_run
 
 EXAMPLES = """
 Examples:

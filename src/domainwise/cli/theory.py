@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError
-from domainwise.markdown import as_markdown
+from domainwise.reports.formats import as_markdown
+from domainwise.storage.files import write_atomically
 
 EXAMPLES = """
 Examples:
@@ -38,8 +38,8 @@ def theory(
         raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, not {radius:g}")
     # Imported here because scipy takes a while, and no other command needs it.
     from domainwise.figures import as_bytes
+    from domainwise.theory.claims import findings
     from domainwise.theory.figures import draw_all
-    from domainwise.theory.findings import findings
 
     if not markdown:
         _make(out)

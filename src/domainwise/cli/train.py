@@ -9,14 +9,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise import runs
-from domainwise.cli.interrupt import interruptible
-from domainwise.cli.progress import DataProgress
-from domainwise.cli.words import literals, pairs
-from domainwise.runs import RunConfig
-from domainwise.runs.device import keep_freed_memory
-from domainwise.runs.ranks import is_one_of_several, stop_asked
-from domainwise.runs.store import Record
+from domainwise import training
+from domainwise.cli.console import DataProgress, interruptible
+from domainwise.cli.options import literals, pairs
+from domainwise.storage.run_folder import Record
+from domainwise.training import RunConfig
+from domainwise.training.device import keep_freed_memory
+from domainwise.training.distributed import is_one_of_several, stop_asked
 
 EXAMPLES = """
 Examples:
@@ -147,7 +146,7 @@ def train(
                 raise KeyboardInterrupt
             line.data.report(what, done, total)
 
-        result = runs.train(
+        result = training.train(
             config,
             on_data=on_data,
             on_start=line.on_start,

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from domainwise.data import Domain
 from domainwise.data.batches import in_order
-from domainwise.data.places import OnProgress, silent
+from domainwise.data.paths import OnProgress, silent
 from domainwise.errors import DomainwiseError
-from domainwise.explain.gradcam import heat_maps
-from domainwise.explain.layers import map_layer
-from domainwise.runs.reopen import OpenRun
-from domainwise.runs.store import Which
+from domainwise.explain.gradcam import heat_maps, map_layer
+from domainwise.storage.run_folder import Which
+from domainwise.training.loading import OpenRun
 
 Explained = Literal["predicted", "true"]
 

@@ -12,8 +12,8 @@ from domainwise.algorithms import Algorithm
 from domainwise.data.batches import in_order
 from domainwise.errors import DomainwiseError
 from domainwise.perturbations import MultiplePerturbation, Perturbation
-from domainwise.perturbations.space import ImageSpace
-from domainwise.runs.reopen import OpenRun
+from domainwise.perturbations.base import ImageSpace
+from domainwise.training.loading import OpenRun
 
 
 def perturbed_algorithm(run: OpenRun) -> tuple[Algorithm, Perturbation]:

@@ -1,9 +1,6 @@
-"""The paper's Figure 2 from real runs: the rank of all perturbations of a domain, and of each by itself.
+"""Singular values of perturbations, and the two ranks that they give."""
 
-Section 4 stacks the perturbations of a domain's n images, a channel at a time, into a matrix (n, H W). Its rank falls
-where images share perturbations. The rank of one image's channel (H, W) falls where the perturbation is a thin product.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +8,27 @@ from torch import Tensor
 
 from domainwise.errors import DomainwiseError
 from domainwise.explain.offsets import offsets_of_domain, perturbed_algorithm
-from domainwise.explain.spectra import effective_rank, numerical_rank, singular_values
-from domainwise.runs.reopen import OpenRun
+from domainwise.training.loading import OpenRun
+
+
+def singular_values(matrices: Tensor) -> Tensor:
+    """Of each matrix (..., rows, columns), largest first; computed in float64, whatever the entries are."""
+    values: Tensor = torch.linalg.svdvals(matrices.double())
+    return values
+
+
+def numerical_rank(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """How many singular values (..., k) of float32 matrices (rows, columns) are above what rounding leaves of zero."""
+    floor = max(shape) * torch.finfo(torch.float32).eps * values[..., :1]
+    return (values > floor).sum(-1)
+
+
+def effective_rank(values: Tensor) -> Tensor:
+    """How many directions carry a matrix: exp of the entropy of its normalized squared singular values (..., k)."""
+    energy = values.square()
+    total = energy.sum(-1, keepdim=True)
+    share = torch.where(total > 0, energy / total, 0.0)
+    return torch.where(total.squeeze(-1) > 0, torch.special.entr(share).sum(-1).exp(), 0.0)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.data.batches import in_order
-from domainwise.data.dataset import Domain
-from domainwise.data.splits import Split
+from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
-from domainwise.runs.reopen import OpenRun
-from domainwise.runs.store import Which
+from domainwise.storage.run_folder import Which
+from domainwise.training.loading import OpenRun
 
 Kind = Literal["domain", "sample"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -1,9 +1,7 @@
 """Hyperparameters: what each method has, and where a search draws them from."""
 
-from domainwise.hparams.distributions import Choice, Distribution, Power, Uniform
-from domainwise.hparams.fields import Hparams, bounded, searched
-from domainwise.hparams.rules import SPACES, read_space
-from domainwise.hparams.space import Searched, Space, Task, drawn
+from domainwise.hparams.fields import Choice, Distribution, Hparams, Power, Uniform, bounded, searched
+from domainwise.hparams.space import SPACES, Searched, Space, Task, drawn, read_space
 
 __all__ = [
     "SPACES",

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from domainwise.networks.backbones import BatchNorm, backbone, is_backbone, known_backbones
-from domainwise.networks.network import Network, NetworkBuilder, Normalize
-from domainwise.networks.small import mlp, mnist_cnn, small_cnn
+from domainwise.networks.network import Network, NetworkBuilder, Normalize, mlp, mnist_cnn, small_cnn
 
 NETWORKS: Mapping[str, NetworkBuilder] = {
     "small_cnn": small_cnn,

@@ -1,6 +1,8 @@
 """What a network is: a featurizer and a classifier. What normalization of images it needs is its first layer."""
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -49,3 +51,41 @@ class Network(nn.Module):
 
 # (input_shape, num_classes, dropout) to a network.
 NetworkBuilder = Callable[[Sequence[int], int, float], Network]
+
+
+def small_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """Three strided convolutions and nothing that normalizes, of images or layers: enough for the embedded data."""
+    channels, height, width = input_shape
+    sizes = (channels, 16, 32, 64)
+    layers: list[nn.Module] = []
+    for inside, outside in pairwise(sizes):
+        layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.ReLU(inplace=True)]
+    num_features = sizes[-1] * math.ceil(height / 8) * math.ceil(width / 8)
+    return _network([*layers, nn.Flatten()], input_shape, num_features, num_classes, dropout)
+
+
+def mnist_cnn(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """The four convolutions that the field trains on Colored and Rotated MNIST."""
+    layers: list[nn.Module] = []
+    inside = input_shape[0]
+    for outside, stride in ((64, 1), (128, 2), (128, 1), (128, 1)):
+        layers += [nn.Conv2d(inside, outside, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, outside)]
+        inside = outside
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return _network(layers, input_shape, 128, num_classes, dropout)
+
+
+def mlp(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    """Two hidden layers of 256, for inputs of any shape."""
+    layers: list[nn.Module] = [Normalize([0.5], [0.5]), nn.Flatten()]
+    for inside in (math.prod(input_shape), 256):
+        layers += [nn.Linear(inside, 256), nn.ReLU()]
+    return _network(layers, input_shape, 256, num_classes, dropout)
+
+
+def _network(
+    layers: list[nn.Module], input_shape: Sequence[int], num_features: int, num_classes: int, dropout: float
+) -> Network:
+    featurizer = nn.Sequential(*layers, nn.Dropout(dropout))
+    classifier = nn.Linear(num_features, num_classes)
+    return Network(featurizer, classifier, input_shape=input_shape, num_features=num_features)

@@ -1,22 +1,165 @@
-"""The perturbation of a batch, and the one inner loop that makes it adversarial.
+"""Balls and directions, as pure functions.
 
-The inner maximization of the paper's Algorithms 1 and 2: forward with the perturbation added, backward
-to the perturbation alone, a step up, and back into the ball. A subclass says what is kept a domain, how
-a sample's offset is made of it, and how it moves; the loop is written once, here.
+Every function takes a tensor whose first `batch_dims` dimensions count points; a point is all that
+lies in the remaining dimensions, and one norm is taken over the whole of it.
 """
 
+import math
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from domainwise.perturbations.averaging import mean_over_ranks
-from domainwise.perturbations.buffers import buffers_restored
-from domainwise.perturbations.geometry import Ascent, Norm
-from domainwise.perturbations.space import Bound, ImageSpace
+from domainwise.perturbations.distributed import mean_over_ranks
+
+Norm = Literal["l2", "linf"]
+Ascent = Literal["normalized", "gradient", "sign"]
+
+
+def size(points: Tensor, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """The norm of each point, shaped so that it broadcasts against `points`."""
+    flat = points.flatten(batch_dims) if points.ndim > batch_dims else points.unsqueeze(-1)
+    order = 2 if norm == "l2" else torch.inf
+    sizes: Tensor = torch.linalg.vector_norm(flat, order, dim=-1)
+    return sizes.reshape(*points.shape[:batch_dims], *[1] * (points.ndim - batch_dims))
+
+
+def shrink(points: Tensor, epsilon: float, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """Points outside the ball scaled down onto its surface, which keeps their rank; differentiable."""
+    # A floor under the divisor, not a branch: a point inside the ball (or at zero) gets factor 1 and a finite gradient.
+    floor = max(epsilon, torch.finfo(points.dtype).tiny)
+    return points * (epsilon / size(points, norm, batch_dims).clamp(min=floor))
+
+
+def project(points: Tensor, epsilon: float, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """The nearest point of the ball of radius `epsilon` for each point."""
+    return shrink(points, epsilon, norm, batch_dims) if norm == "l2" else points.clamp(-epsilon, epsilon)
+
+
+def direction(gradient: Tensor, ascent: Ascent, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """Where a step of unit size goes: along the gradient, at length one, or at its signs.
+
+    A gradient that is zero or not finite gives no direction: its point stays where it is.
+    """
+    largest = size(gradient, "linf", batch_dims)
+    usable = torch.isfinite(largest) & (largest > 0)
+    if ascent != "normalized":
+        usable_gradient = torch.where(usable, gradient, 0.0)
+        return usable_gradient if ascent == "gradient" else usable_gradient.sign()
+    # Dividing by the largest entry first keeps tiny gradients from vanishing when they are squared.
+    scaled = torch.where(usable, gradient / torch.where(usable, largest, 1.0), 0.0)
+    return scaled / size(scaled, norm, batch_dims).clamp(min=1.0)
+
+
+def random_point(
+    shape: tuple[int, ...], epsilon: float, norm: Norm, *, like: Tensor, generator: torch.Generator | None = None
+) -> Tensor:
+    """Uniform draws from the ball, one for each entry of the first dimension of `shape`."""
+    if norm == "linf":
+        return (2 * draw("uniform", shape, like=like, generator=generator) - 1) * epsilon
+    point = direction(draw("normal", shape, like=like, generator=generator), "normalized", "l2")
+    volume = draw("uniform", (shape[0], *[1] * (len(shape) - 1)), like=like, generator=generator)
+    radius = volume ** (1 / math.prod(shape[1:]))
+    return point * radius * epsilon
+
+
+def draw(
+    kind: Literal["normal", "uniform"], shape: tuple[int, ...], *, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """N(0, 1) or U(0, 1) numbers of `like`'s type and device, drawn where the generator lives."""
+    device = generator.device if generator is not None else like.device
+    sample = torch.randn if kind == "normal" else torch.rand
+    return sample(shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+
+
+Bound = float | Tensor
+
+
+class ImageSpace(nn.Module):
+    """Between the inputs given and the images they stand for.
+
+    Args:
+        bounds: images are clipped to these, numbers or tensors that broadcast to one image; None: not at all.
+        mean, std: a number a channel that the inputs were normalized with; None: the inputs are images.
+    """
+
+    low: Bound
+    high: Bound
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        if (mean is None) != (std is None):
+            raise ValueError("give mean and std together, or neither")
+        self.is_bounded = bounds is not None
+        self.is_normalized = mean is not None
+        # Numbers stay numbers, which are much faster to clip to; but both bounds must be of one kind.
+        have_tensor = any(isinstance(bound, Tensor) for bound in bounds or ())
+        for name, bound in zip(("low", "high"), bounds or (), strict=False):
+            if have_tensor:
+                self.register_buffer(name, torch.as_tensor(bound, dtype=torch.get_default_dtype()), persistent=False)
+            else:
+                setattr(self, name, bound)
+        for name, values in (("mean", mean), ("std", std)):
+            if values is not None:
+                self.register_buffer(name, torch.tensor(list(values)).reshape(-1, 1, 1), persistent=False)
+
+    def image(self, x: Tensor) -> Tensor:
+        return x * self.std + self.mean if self.is_normalized else x
+
+    def clip(self, image: Tensor) -> Tensor:
+        if not self.is_bounded:
+            return image
+        clipped: Tensor = torch.clamp(image, self.low, self.high)  # type: ignore[arg-type]
+        return clipped
+
+    def input(self, image: Tensor) -> Tensor:
+        return (image - self.mean) / self.std if self.is_normalized else image
+
+
+@contextmanager
+def buffers_restored() -> Iterator[None]:
+    """Whatever modules are called inside get their buffers back as they were.
+
+    An attack sees the network only through a loss function, so it cannot be handed the modules. It
+    notes them as they are called instead, in this thread only, before they can change anything.
+    """
+    thread = threading.get_ident()
+    seen: set[nn.Module] = set()
+    saved: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+
+    def remember(module: nn.Module, _: object) -> None:
+        if threading.get_ident() != thread or module in seen:
+            return
+        for part in module.modules():
+            if part not in seen:
+                seen.add(part)
+                named = part.named_buffers(recurse=False)
+                saved.extend((part, name, buffer, buffer.clone()) for name, buffer in named)
+
+    handle = register_module_forward_pre_hook(remember)
+    try:
+        yield
+    finally:
+        handle.remove()
+        # The first copy of a buffer that several modules share is the true one, so it is put back last. Through
+        # `data`, because a graph that was made before the attack still counts the versions of the buffers it used.
+        for module, name, buffer, value in reversed(saved):
+            buffer.data.copy_(value)
+            module._buffers[name] = buffer
+
 
 Reduction = Literal["mean", "sum"]
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domainwise.perturbations.base import Perturbation, of_each
-from domainwise.perturbations.geometry import direction, draw, shrink
+from domainwise.perturbations.base import Perturbation, direction, draw, of_each, shrink
 
 
 class LowRankPerturbation(Perturbation):

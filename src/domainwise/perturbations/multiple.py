@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.perturbations.base import Perturbation, check_choice, of_each
-from domainwise.perturbations.geometry import direction, draw, project
+from domainwise.perturbations.base import Perturbation, check_choice, direction, draw, of_each, project
 from domainwise.perturbations.universal import KeptStart, kept_start, stepped
 
 Weights = Literal["domain", "sample"]

@@ -6,8 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from domainwise.perturbations.base import Perturbation, check_choice
-from domainwise.perturbations.geometry import direction, draw, project, random_point
+from domainwise.perturbations.base import Perturbation, check_choice, direction, draw, project, random_point
 
 Start = Literal["random", "zero", "cube"]
 Over = Literal["sample", "domain"]

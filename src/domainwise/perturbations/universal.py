@@ -6,8 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from domainwise.perturbations.base import Perturbation, check_choice, of_each
-from domainwise.perturbations.geometry import Norm, direction, draw, project
+from domainwise.perturbations.base import Norm, Perturbation, check_choice, direction, draw, of_each, project
 
 KeptStart = Literal["projected", "unprojected"]
 

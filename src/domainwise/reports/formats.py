@@ -1,20 +1,80 @@
-"""A report as text for a page, a paper, a program or a terminal."""
+"""Tables as they stand in README and docs."""
 
 import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from domainwise.markdown import as_markdown
 from domainwise.reports.cells import Cell, Column, Table, shown
-from domainwise.reports.latex import as_latex
 from domainwise.reports.report import Report
+
+
+def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
+    """A table whose last `numbers` columns are set to the right. A bar inside a cell does not end it."""
+    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    lines = [head, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "±": r"$\pm$",
+        "—": "---",
+        **{character: f"\\{character}" for character in "{}$&#_%"},
+    }
+)
+
+
+def as_latex(report: Report) -> str:
+    """One `table` a table, its footnotes in small print under it; needs the package booktabs."""
+    notes = "".join(f"% {' '.join(note.split())}\n" for note in report.notes)
+    return "% \\usepackage{booktabs}\n\n" + "\n\n".join(map(_table, report.tables)) + f"\n{notes}"
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return " ".join(text.split()).translate(_ESCAPES)
+
+
+def _table(table: Table) -> str:
+    head = " & ".join(("method", *(escaped(column.name) for column in table.columns)))
+    rows = [" & ".join((escaped(row.algorithm), *map(_cell, row.cells, table.columns))) + r" \\" for row in table.rows]
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escaped(table.title)}, chosen by {escaped(table.selection)}}}",
+        f"  \\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"    \toprule",
+        f"    {head} \\\\",
+        r"    \midrule",
+        *(f"    {row}" for row in rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        *(f"  \\par\\footnotesize {escaped(note)}" for note in table.footnotes),
+        r"\end{table}",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    mean, error = shown(cell, column)
+    mean = mean.translate(_ESCAPES).replace("-", "$-$") if cell.mean is not None else "---"
+    both = f"{mean} $\\pm$ {error}" if error else mean
+    return f"\\textbf{{{both}}}" if cell.is_best else both
+
 
 SCHEMA = 1
 _CSV_HEAD = ("dataset", "algorithm", "test_domain", "kind", "mean", "error", "trials", "selection", "reason")

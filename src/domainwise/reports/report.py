@@ -4,14 +4,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.reports.averages import averages_table
-from domainwise.reports.cells import Table
-from domainwise.reports.compare import with_paper
-from domainwise.reports.grid import Grid, grids, in_order
-from domainwise.reports.tables import EXTRA_COLUMNS, dataset_table
-from domainwise.reports.versus import versus_table
+from domainwise.reports.cells import Grid, Table, grids, in_order
+from domainwise.reports.published import with_paper
+from domainwise.reports.significance import versus_table
+from domainwise.reports.tables import EXTRA_COLUMNS, averages_table, dataset_table
 from domainwise.selection import SELECTIONS
-from domainwise.selection.read import Runs
+from domainwise.selection.runs import Runs
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from domainwise.errors import DomainwiseError, in_one_line
-from domainwise.runs import RunConfig, RunResult, train
-from domainwise.runs.in_progress import OnRecord, OnStep
-from domainwise.runs.store import RunIsBusy
+from domainwise.storage.run_folder import RunIsBusy
+from domainwise.training import RunConfig, RunResult, train
+from domainwise.training.trainer import OnRecord, OnStep
 
 # How often a run is begun whose process dies under it: a lack of memory may pass, a broken library will not.
 ATTEMPTS = 3

@@ -7,15 +7,15 @@ from typing import Any
 from urllib.parse import quote
 
 from domainwise.data import Dataset
-from domainwise.data.places import OnProgress, silent
-from domainwise.data.splits import roles
+from domainwise.data.dataset import roles
+from domainwise.data.paths import OnProgress, silent
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.hparams import Space, Task, drawn, read_space
 from domainwise.hparams.space import RUN_SETTINGS
-from domainwise.runs import RunConfig
-from domainwise.runs.config import build_dataset
 from domainwise.selection.frame import dataset_label
 from domainwise.sweeps.spec import SweepSpec
+from domainwise.training import RunConfig
+from domainwise.training.config import build_dataset
 
 Tests = tuple[str, ...]
 

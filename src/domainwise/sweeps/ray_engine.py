@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.runs import RunConfig, RunFolder, RunResult
-from domainwise.runs.device import keep_freed_memory
+from domainwise.storage.files import write_atomically
 from domainwise.sweeps.engine import ATTEMPTS, Watch, cores, explained, trained
+from domainwise.training import RunConfig, RunFolder, RunResult
+from domainwise.training.device import keep_freed_memory
 
 Results = Literal["auto", "shared", "pulled"]
 # What a run folder holds, in the order that keeps it sound when bringing it back is cut off.

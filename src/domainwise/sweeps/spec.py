@@ -1,17 +1,17 @@
 """What a sweep is: the datasets and methods it compares, how often, and what all of its runs share."""
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from domainwise.atomic import write_atomically
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.runs import RunConfig
 from domainwise.selection import SELECTIONS
-from domainwise.sweeps.toml import as_toml
+from domainwise.storage.files import write_atomically
+from domainwise.training import RunConfig
 
 # Fields of RunConfig that all runs of a sweep share.
 SHARED = (
@@ -116,3 +116,27 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """A line a value; mappings inside become tables of one line. None is left out: TOML has no word for it."""
+    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items() if each is not None)
+        return f"{{{inside}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    # A string of JSON is one of TOML, but for the character 127, which only TOML wants escaped.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if is_bare else json.dumps(name, ensure_ascii=False)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from domainwise.theory import bounds
 from domainwise.theory.bounds import Shift
-from domainwise.theory.claims_on_bounds import limit_of_condition
+from domainwise.theory.claims import limit_of_condition
 from domainwise.theory.dynamics import Adversary, flow, reliance
 from domainwise.theory.problem import Floats, Task
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.against_epsilon import draw_against_epsilon, means_against_epsilon, measured
+from domainwise.explain.plots.accuracy import draw_against_epsilon, means_against_epsilon, measured
 
 
 def write_run(

@@ -19,8 +19,8 @@ from domainwise.explain.attention import (
 )
 from domainwise.explain.gradcam import heat_maps
 from domainwise.networks import small_cnn
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import open_run
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import open_run
 
 CPU = torch.device("cpu")
 

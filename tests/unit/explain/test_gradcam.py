@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.gradcam import heat_maps
-from domainwise.explain.layers import map_layer
+from domainwise.explain.gradcam import heat_maps, map_layer
 from domainwise.networks import Network, backbone, mnist_cnn, small_cnn
 
 SIZE = 32

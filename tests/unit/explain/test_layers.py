@@ -6,7 +6,7 @@ import torchvision
 from torch import Tensor, nn
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.layers import MapLayer, map_layer
+from domainwise.explain.gradcam import MapLayer, map_layer
 from domainwise.networks import Network, backbone, mlp, mnist_cnn, small_cnn
 
 CLASS_TOKEN = "featurizer.model.encoder.layers.encoder_layer_1.ln_1"

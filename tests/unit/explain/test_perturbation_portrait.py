@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.component_picture import draw_components
-from domainwise.explain.movement import Movement, movement
 from domainwise.explain.offsets import offset_of_each, perturbed_algorithm
-from domainwise.explain.perturbation_picture import draw
-from domainwise.explain.perturbations import Portrait, portrait
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import OpenRun, open_run
+from domainwise.explain.perturbations import Movement, Portrait, movement, portrait
+from domainwise.explain.plots.perturbations import draw, draw_components
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import OpenRun, open_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0]}
 EPSILON = 0.5

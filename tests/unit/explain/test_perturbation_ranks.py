@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.rank_picture import draw_ranks
-from domainwise.explain.ranks import Ranks, ranks, ranks_of
-from domainwise.explain.spectra import effective_rank, numerical_rank, singular_values
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import open_run
+from domainwise.explain.plots.ranks import draw_ranks
+from domainwise.explain.ranks import Ranks, effective_rank, numerical_rank, ranks, ranks_of, singular_values
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import open_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0]}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from domainwise.data.dataset import Domain
-from domainwise.data.splits import Split
+from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError
-from domainwise.explain.labels import labels, run_names
 from domainwise.explain.robustness import KINDS, Kind, accuracy_under, under_attack
-from domainwise.runs import RunConfig, train
-from domainwise.runs.reopen import OpenRun, open_run
-from domainwise.runs.store import RunFolder
+from domainwise.explain.run_names import labels, run_names
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import OpenRun, open_run
 
 CPU = torch.device("cpu")
 COUNTS = {"train_count": 240, "test_count": 120, "shifts": [0, 8]}

@@ -13,10 +13,9 @@ import torch
 from image_kinds import BAD, GOOD, content, photo, write_images, write_photos
 from torch import Tensor
 
-from domainwise.data import Domain
-from domainwise.data.files import cache
-from domainwise.data.files.cache import cache_size, cached_images, clear_cache
-from domainwise.data.files.decode import Decoded, decoded
+from domainwise.data import Domain, cache
+from domainwise.data.cache import cache_size, cached_images, clear_cache
+from domainwise.data.decoding import Decoded, decoded
 from domainwise.errors import DomainwiseError
 
 SIZE = 12

@@ -11,8 +11,8 @@ from image_kinds import BAD, GOOD, clear_palette, content, deep, half_seen, phot
 from PIL import Image
 from torchvision import transforms
 
-from domainwise.data.files.cache import decoded_files
-from domainwise.data.files.decode import decoded
+from domainwise.data.cache import decoded_files
+from domainwise.data.decoding import decoded
 
 SIZE = 16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from image_kinds import write_photos
 
-from domainwise.data.files.fingerprints import UNREADABLE, fingerprints
+from domainwise.data.cache import UNREADABLE, fingerprints
 
 
 @pytest.fixture

@@ -7,11 +7,8 @@ import pytest
 from image_kinds import write_photos, write_tree
 from torchvision.datasets import ImageFolder
 
-from domainwise.data.files.csv_table import list_csv
-from domainwise.data.files.folder import list_folder
-from domainwise.data.files.listing import SUFFIXES
-from domainwise.data.files.photos import list_files
-from domainwise.data.nico import list_nico
+from domainwise.data.image_files import SUFFIXES, list_csv, list_files, list_folder
+from domainwise.data.published import list_nico
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")

@@ -9,9 +9,8 @@ import torch
 from image_kinds import BAD, GOOD, write_images, write_photos, write_tree
 
 from domainwise.data import image_files
-from domainwise.data.files.check import check_files
-from domainwise.data.files.decode import decoded
-from domainwise.data.files.photos import list_files
+from domainwise.data.decoding import decoded
+from domainwise.data.image_files import check_files, list_files
 from domainwise.errors import DomainwiseError
 
 SIZE = 8

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from domainwise.reports.grid import grids
-from domainwise.reports.page.cautions import Caution, cautions_of
-from domainwise.reports.page.material import Material, Variants, read_material
+from domainwise.reports.cells import grids
+from domainwise.reports.html.caveats import Caution, cautions_of
+from domainwise.reports.html.page_data import Material, Variants, read_material
 from domainwise.reports.report import make_report
 from domainwise.selection import SELECTIONS
 from run_folders import DOMAINS, write_grid, write_run

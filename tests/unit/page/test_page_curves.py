@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.reports.page.curves import MOST_RUNS, Curves, curves_of, draw_curves
-from domainwise.reports.page.marks import Mark
-from domainwise.reports.page.material import read_material
+from domainwise.reports.html.page_data import read_material
+from domainwise.reports.html.plots import MOST_RUNS, Curves, curves_of, draw_curves
+from domainwise.reports.html.svg import Mark
 from domainwise.selection import SELECTIONS
 from run_folders import write_run
 

@@ -7,10 +7,10 @@ import pytest
 
 from domainwise.reports import make_report
 from domainwise.reports.cells import Cell, Column, Row, Table
-from domainwise.reports.page.dots import dots_of, draw_dots
-from domainwise.reports.page.marks import COLOURS, Mark, marks_of
-from domainwise.reports.page.variants import Variant
-from domainwise.selection.read import read_runs
+from domainwise.reports.html.page_data import Variant
+from domainwise.reports.html.plots import dots_of, draw_dots
+from domainwise.reports.html.svg import COLOURS, Mark, marks_of
+from domainwise.selection.runs import read_runs
 from run_folders import DOMAINS, write_grid, write_run
 
 MARKS = {"erm": Mark(0, 0), "mat": Mark(1, 1)}

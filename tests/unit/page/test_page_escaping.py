@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.reports.page import Picture, as_html, read_material
-from domainwise.reports.page.runs_table import as_script
+from domainwise.reports.html import Picture, as_html, read_material
+from domainwise.reports.html.runs_table import as_script
 from run_folders import write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.page import read_material
-from domainwise.reports.page.gallery import gallery
-from domainwise.reports.page.looked_at import MOST, runs_to_look_at
-from domainwise.runs import RunConfig, train
+from domainwise.reports.html import read_material
+from domainwise.reports.html.gallery import MOST, gallery, runs_to_look_at
 from domainwise.selection import SELECTIONS
+from domainwise.training import RunConfig, train
 from run_folders import write_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}

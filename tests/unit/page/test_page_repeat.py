@@ -11,9 +11,9 @@ import pytest
 
 import domainwise.cli
 from domainwise.cli import train as train_command
-from domainwise.reports.page.repeat import command_from
-from domainwise.runs import RunConfig
-from domainwise.runs.config import build_dataset, resolved
+from domainwise.reports.html.runs_table import command_from
+from domainwise.training import RunConfig
+from domainwise.training.config import build_dataset, resolved
 
 
 def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
@@ -24,7 +24,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
         caught.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_command.runs, "train", catch)
+    monkeypatch.setattr(train_command.training, "train", catch)
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit):
         domainwise.cli.main()
@@ -84,5 +84,5 @@ def test_a_shell_finds_nothing_to_run_in_names() -> None:
 
 
 def test_a_report_does_not_wait_for_torch(tmp_path: Path) -> None:
-    code = "import sys, domainwise.reports.page, domainwise.cli.report; sys.exit('torch' in sys.modules)"
+    code = "import sys, domainwise.reports.html, domainwise.cli.report; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

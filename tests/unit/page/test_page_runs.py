@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.page import Picture, as_html, read_material, write_page
-from domainwise.reports.page.runs_table import run_rows
-from domainwise.reports.page.summary import summary_of
+from domainwise.reports.html import Picture, as_html, read_material, write_page
+from domainwise.reports.html.caveats import summary_of
+from domainwise.reports.html.runs_table import run_rows
 from domainwise.selection import SELECTIONS
 from run_folders import write_grid, write_run
 

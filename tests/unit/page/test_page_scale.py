@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.reports.grid import grids
-from domainwise.reports.page.marks import Mark
-from domainwise.reports.page.material import Variants, read_material
-from domainwise.reports.page.scale import Radii, draw_radii, radii_of
+from domainwise.reports.cells import grids
+from domainwise.reports.html.page_data import Variants, read_material
+from domainwise.reports.html.plots import Radii, draw_radii, radii_of
+from domainwise.reports.html.svg import Mark
 from run_folders import write_grid, write_run
 
 MARKS = {"erm": Mark(0, 0), "mat": Mark(1, 1)}

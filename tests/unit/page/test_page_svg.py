@@ -2,7 +2,7 @@
 
 import pytest
 
-from domainwise.reports.page import svg
+from domainwise.reports.html import svg
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.page.material import read_material
-from domainwise.reports.page.variants import Variant, in_order
-from domainwise.selection.read import DuplicateRuns
+from domainwise.reports.html.page_data import Variant, in_order, read_material
+from domainwise.selection.runs import DuplicateRuns
 from run_folders import write_run
 
 

@@ -35,7 +35,7 @@ from domainwise.perturbations import (
     SampleWisePerturbation,
     UniversalPerturbation,
 )
-from domainwise.perturbations.geometry import project, random_point
+from domainwise.perturbations.base import project, random_point
 
 NOT_ONE_PASS = [*SAMPLE_WISE, *MIXED_BY_SAMPLE]
 

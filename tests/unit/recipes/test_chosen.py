@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from domainwise.recipes.chosen import chosen_of
-from domainwise.recipes.plan import Part, RecipePlan
-from domainwise.recipes.recipe import Recipe, Row
-from domainwise.recipes.scales import scales
-from domainwise.runs import RunConfig
+from domainwise.reproduction.comparison import chosen_of
+from domainwise.reproduction.plan import Part, RecipePlan
+from domainwise.reproduction.recipe import Recipe, Row, scales
 from domainwise.sweeps.plan import PlannedRun
+from domainwise.training import RunConfig
 from run_folders import write_run
 
 ROW = Row("erm", "erm")

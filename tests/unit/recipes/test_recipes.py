@@ -9,15 +9,13 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES
-from domainwise.recipes.beside import published_value
-from domainwise.recipes.cost import cost_of
-from domainwise.recipes.embedded import write_layouts
-from domainwise.recipes.plan import plan_recipe
-from domainwise.recipes.recipe import recipe_named, recipes
-from domainwise.recipes.scales import scale_named, scales
 from domainwise.reports.published import published
-from domainwise.runs.config import RunConfig, build_dataset
+from domainwise.reproduction.comparison import published_value
+from domainwise.reproduction.plan import cost_of, plan_recipe
+from domainwise.reproduction.recipe import recipe_named, recipes, scale_named, scales
+from domainwise.reproduction.smoke_data import write_layouts
 from domainwise.selection import SELECTIONS
+from domainwise.training.config import RunConfig, build_dataset
 
 KEYS = list(recipes())
 

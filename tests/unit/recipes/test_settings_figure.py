@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from domainwise.recipes.beside import Compared
-from domainwise.recipes.recipe import recipes
-from domainwise.recipes.settings_figure import draw_against_setting, varied
+from domainwise.reproduction.comparison import Compared
+from domainwise.reproduction.recipe import recipes
+from domainwise.reproduction.settings_figure import draw_against_setting, varied
 
 
 @pytest.mark.parametrize(

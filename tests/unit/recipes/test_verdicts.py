@@ -6,11 +6,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from domainwise.recipes.beside import Compared, beside_the_paper
-from domainwise.recipes.memory import Cost, judged_costs
-from domainwise.recipes.recipe import Block, Claim, Recipe, Row
-from domainwise.recipes.verdict import judged
-from domainwise.recipes.words import accuracies, verdicts
+from domainwise.reproduction.comparison import Compared, beside_the_paper
+from domainwise.reproduction.memory import Cost, judged_costs
+from domainwise.reproduction.recipe import Block, Claim, Recipe, Row
+from domainwise.reproduction.reproduce import accuracies, verdicts
+from domainwise.reproduction.verdict import judged
 
 RECIPE = Recipe(
     key="table_1",

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from domainwise.selection import frame_of
-from domainwise.selection.planned import Planned, State
-from domainwise.selection.read import Runs
+from domainwise.selection.runs import Runs
+from domainwise.storage.sweep_folder import Planned, State
 
 DOMAINS = ("art", "cartoon", "sketch")
 Pair = tuple[str, dict[str, Any]]

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from domainwise.reports import FORMATS, Report, make_report
 from domainwise.reports.cells import Cell, Column, Row, Table
-from domainwise.reports.formats import as_terminal
-from domainwise.reports.latex import escaped
+from domainwise.reports.formats import as_terminal, escaped
 
 TABLE = Table(
     title="odd_data",

@@ -6,7 +6,7 @@ import sys
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.reports import published
-from domainwise.reports.grid import METHOD_ORDER
+from domainwise.reports.cells import METHOD_ORDER
 from domainwise.selection import SELECTIONS
 
 

@@ -7,9 +7,8 @@ from report_runs import DOMAINS, on_each, plan, run, runs_of
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports import make_report
-from domainwise.reports.cells import Cell, Column, Row, Table, shown, with_best
-from domainwise.reports.grid import in_order
-from domainwise.selection.read import Runs
+from domainwise.reports.cells import Cell, Column, Row, Table, in_order, shown, with_best
+from domainwise.selection.runs import Runs
 
 
 def table(runs: Runs, title: str = "toy", selection: str = "training_domain", **settings: object) -> Table:

@@ -11,8 +11,8 @@ from report_runs import on_each, run, runs_of
 from domainwise.errors import DomainwiseError
 from domainwise.reports import make_report
 from domainwise.reports.cells import Table
-from domainwise.reports.versus import MOST_EXACT, RANDOM_FLIPS, compared, sign_flip_p, smallest_p
-from domainwise.selection.read import Runs
+from domainwise.reports.significance import MOST_EXACT, RANDOM_FLIPS, compared, sign_flip_p, smallest_p
+from domainwise.selection.runs import Runs
 
 
 def against(runs: Runs, other: str) -> Table:

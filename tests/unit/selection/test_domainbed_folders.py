@@ -10,8 +10,8 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.data.download import SOURCES
 from domainwise.selection import SELECTIONS
-from domainwise.selection.domainbed import record_of
-from domainwise.selection.read import read_runs
+from domainwise.selection.runs import read_runs
+from domainwise.storage.discovery import record_of
 
 
 def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **changes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from selection_by_hand import Record, averages, cells_of, choose, domain_cells, random_sweep, record, run_name
 
 from domainwise.reports import make_report
-from domainwise.selection.read import Runs, read_runs
+from domainwise.selection.runs import Runs, read_runs
 
 Numbers = dict[tuple[str, ...], tuple[float, float]]
 

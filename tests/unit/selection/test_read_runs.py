@@ -9,8 +9,8 @@ import pytest
 from selection_by_hand import Record, record
 
 from domainwise.errors import DomainwiseError
-from domainwise.records import write_records
-from domainwise.selection.read import Planned, read_runs
+from domainwise.selection.runs import Planned, read_runs
+from domainwise.storage.run_folder import write_records
 
 STEPS = (0, 100, 200)
 

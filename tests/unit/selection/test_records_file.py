@@ -7,8 +7,7 @@ import pytest
 from selection_by_hand import record
 
 from domainwise.errors import DomainwiseError
-from domainwise.records import read_lines, read_records, write_records
-from domainwise.runs.store import RunFolder
+from domainwise.storage.run_folder import RunFolder, read_lines, read_records, write_records
 
 RECORDS = [record(step, {"a": (None, 0.5), "b": (0.25, 0.75)}, ["b"]) for step in (0, 100, 200)]
 

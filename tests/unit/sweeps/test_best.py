@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from domainwise.records import SCHEMA, write_records
-from domainwise.sweeps.best import best_runs
+from domainwise.storage.run_folder import SCHEMA, write_records
 from domainwise.sweeps.plan import PlannedRun, plan
+from domainwise.sweeps.runner import best_runs
 from domainwise.sweeps.spec import SweepSpec
 
 OPTIONS = {"train_count": 40, "test_count": 20, "shifts": (0.0, 8.0)}

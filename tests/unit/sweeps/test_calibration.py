@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from domainwise.data import Dataset, silhouettes
-from domainwise.runs import RunConfig
-from domainwise.sweeps import calibration
-from domainwise.sweeps.calibration import Cost, estimated_seconds
+from domainwise.sweeps import time_estimate as calibration
 from domainwise.sweeps.plan import PlannedRun
+from domainwise.sweeps.time_estimate import Cost, estimated_seconds
+from domainwise.training import RunConfig
 
 
 def test_a_run_costs_its_start_its_images_and_its_records() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from domainwise.cli import train as train_command
-from domainwise.runs import RunConfig
-from domainwise.sweeps.commands import command_of, write_slurm_script
 from domainwise.sweeps.plan import PlannedRun
+from domainwise.sweeps.slurm import command_of, write_slurm_script
+from domainwise.training import RunConfig
 
 CONFIG = RunConfig(
     dataset="silhouettes",
@@ -38,7 +38,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
         caught.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_command.runs, "train", catch)
+    monkeypatch.setattr(train_command.training, "train", catch)
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit):
         domainwise.cli.main()

@@ -30,7 +30,7 @@ def validated(seed: int = 0) -> Dataset:
 @pytest.fixture(autouse=True)
 def datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     # Builders of one's own, in the place of names: what a plan needs of a dataset is its domains.
-    monkeypatch.setattr("domainwise.runs.data.DATASETS", {"four": four_domains, "validated": validated})
+    monkeypatch.setattr("domainwise.training.registry.DATASETS", {"four": four_domains, "validated": validated})
 
 
 def planned(*selection: str, dataset: str = "four", **settings: Any) -> list[PlannedRun]:

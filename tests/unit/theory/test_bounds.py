@@ -7,7 +7,7 @@ import sympy as sp
 from domainwise.errors import DomainwiseError
 from domainwise.theory import bounds
 from domainwise.theory.bounds import Shift
-from domainwise.theory.claims_on_bounds import falling_stretch, first_falling, limit_of_condition
+from domainwise.theory.claims import falling_stretch, first_falling, limit_of_condition
 from domainwise.theory.dynamics import flow, reliance
 from domainwise.theory.problem import Task
 

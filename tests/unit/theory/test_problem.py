@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.theory.easy_tasks import easy_to_learn
-from domainwise.theory.problem import DESERT, GRASS, Points, Task
+from domainwise.theory.problem import DESERT, GRASS, Points, Task, easy_to_learn
 
 
 def constraints(*domains: Points) -> dict[str, bool]:

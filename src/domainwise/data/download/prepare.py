@@ -5,13 +5,12 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from domainwise.atomic import write_atomically
+from domainwise.data.download.archives import ARCHIVE_SUFFIXES, unpack
 from domainwise.data.download.fetch import fetch
 from domainwise.data.download.sources import SOURCES, Source
-from domainwise.data.download.unpack import ARCHIVE_SUFFIXES, unpack
-from domainwise.data.places import OnProgress, silent
+from domainwise.data.paths import OnProgress, silent
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.locks import locked
+from domainwise.storage.files import locked, write_atomically
 
 DOWNLOADS = ".downloads"
 _UNPACKED = "unpacked"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from domainwise.data.download.arrange import Arrange, folder_holding, gather_folders, gunzip_to_raw
-from domainwise.data.download.locations import split_by_location
+from domainwise.data.download.archives import Arrange, folder_holding, gather_folders, gunzip_to_raw, split_by_location
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Figures of what networks look at, of perturbations, and of accuracy."""
