@@ -17,8 +17,8 @@ from torch import nn
 from domainwise.algorithms import AT
 from domainwise.algorithms.base import Batches
 from domainwise.data import Domain, silhouettes
-from domainwise.data.batches import draw_batch, in_order
-from domainwise.data.dataset import split
+from domainwise.data.batches import draw_batch, iterate_batches
+from domainwise.data.dataset import split_indices
 from domainwise.networks import small_cnn
 from domainwise.reproduction.demo import STEPS
 from domainwise.training.device import keep_freed_memory
@@ -52,7 +52,10 @@ def outcome(radius: float, lr: float, is_warmed: bool, seed: int, steps: int) ->
     """Training loss of the last tenth, accuracy on the training domains' holdout, and at shift 12."""
     dataset = silhouettes(seed, shifts=(12,))
     train, test = dataset.domains[:2], dataset.domains[2]
-    splits = [split(len(domain), seed, index, dataset.holdout_fraction) for index, domain in enumerate(dataset.domains)]
+    splits = [
+        split_indices(len(domain), seed, index, dataset.holdout_fraction)
+        for index, domain in enumerate(dataset.domains)
+    ]
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     network = small_cnn(dataset.image_shape, 2).to(memory_format=torch.channels_last)
@@ -75,7 +78,7 @@ def outcome(radius: float, lr: float, is_warmed: bool, seed: int, steps: int) ->
 
 def accuracy(network: nn.Module, domain: Domain, indices: torch.Tensor) -> float:
     with torch.no_grad():
-        right = sum(int((network(x).argmax(1) == y).sum()) for x, y in in_order(domain, indices, DEVICE))
+        right = sum(int((network(x).argmax(1) == y).sum()) for x, y in iterate_batches(domain, indices, DEVICE))
     return right / len(indices)
 
 

@@ -26,9 +26,9 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
 from domainwise.data.cache import clear_cache
-from domainwise.data.image_files import photos
+from domainwise.data.datasets import PUBLISHED
+from domainwise.data.image_files import build_image_dataset
 from domainwise.data.paths import CACHE_VARIABLE
-from domainwise.data.published import PUBLISHED
 from domainwise.networks import backbone
 from domainwise.reports.formats import as_markdown
 from domainwise.training.device import keep_freed_memory
@@ -104,7 +104,7 @@ def decoded(data_dir: Path, size: int) -> Dataset:
     """The three domains, through the cache."""
     listing = PUBLISHED["pacs"].listing(data_dir)
     listing = replace(listing, domains=tuple(each for each in listing.domains if each.name in DOMAINS))
-    return photos(listing, image_size=size, skip_broken=False)
+    return build_image_dataset(listing, image_size=size, skip_broken=False)
 
 
 def draw_many(dataset: Dataset, steps: int) -> None:

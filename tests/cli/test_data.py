@@ -13,7 +13,7 @@ from rich.console import Console
 
 from domainwise.cli.console import DataProgress
 from domainwise.data import cache
-from domainwise.data.decoding import Decoded
+from domainwise.data.decoding import DecodedImage
 
 Cli = Callable[..., object]
 TINY = ["--image-size", "32", "--steps", "2", "--batch-size", "4", "--threads", "1", "--device", "cpu"]
@@ -232,10 +232,10 @@ def test_after_prepare_training_decodes_nothing(
     assert "ready: 36 images of 3 x 32 x 32 in 3 domains" in outcome.out
     assert len(list(kept.glob("*/entry.json"))) == 3
 
-    def refuse(content: bytes, size: int) -> Decoded:
+    def refuse(content: bytes, size: int) -> DecodedImage:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(cache, "decoded", refuse)
+    monkeypatch.setattr(cache, "decode_image", refuse)
     # From a copy: a process remembers the dataset that it made last, by its place.
     shutil.copytree(pets, tmp_path / "copy")
     words = ["--dataset", tmp_path / "copy", *TINY, *SMALL_NETWORK, "--test-domain", "x"]

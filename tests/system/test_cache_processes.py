@@ -1,4 +1,4 @@
-"""Decoded images that several processes want at once, and a process that is killed while it makes them."""
+"""DecodedImage images that several processes want at once, and a process that is killed while it makes them."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from domainwise.data.cache import cached_images
-from domainwise.data.decoding import decoded
+from domainwise.data.cache import load_cached_images
+from domainwise.data.decoding import decode_image
 
 SIZE = 8
 ROUNDS = 12
@@ -24,7 +24,7 @@ from pathlib import Path
 from domainwise.data import cache
 
 folder, size, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-original = cache.decoded
+original = cache.decode_image
 
 def slow(content, size):
     with open(folder / "log", "a") as log:
@@ -32,7 +32,7 @@ def slow(content, size):
     time.sleep(0.02)
     return original(content, size)
 
-cache.decoded = slow
+cache.decode_image = slow
 files = sorted((folder / "images").iterdir())
 (folder / f"ready-{os.getpid()}").touch()
 while not (folder / "go").exists():
@@ -50,7 +50,7 @@ from pathlib import Path
 from domainwise.data import cache
 
 folder, size, lock, calls = Path(sys.argv[1]), int(sys.argv[2]), threading.Lock(), 0
-original, cache._CHUNK = cache.decoded, 4
+original, cache._CHUNK = cache.decode_image, 4
 
 def deadly(content, size):
     global calls
@@ -63,7 +63,7 @@ def deadly(content, size):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(content, size)
 
-cache.decoded = deadly
+cache.decode_image = deadly
 cache.cached_images(sorted((folder / "images").iterdir()), size)
 """
 
@@ -84,7 +84,7 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def by_hand(files: list[Path]) -> bytes:
-    return b"".join(decoded(file.read_bytes(), SIZE).pixels or b"" for file in files)
+    return b"".join(decode_image(file.read_bytes(), SIZE).pixels or b"" for file in files)
 
 
 def wait_for(process: subprocess.Popen[str], *patterns: tuple[Path, str, int]) -> None:
@@ -133,7 +133,7 @@ def test_a_process_killed_half_way_leaves_nothing_and_who_waits_goes_on(tmp_path
 
     with start(KILLED, tmp_path, SIZE) as process:
         wait_for(process, (tmp_path, "half-way", 1))
-        found = cached_images(files, SIZE, on_progress)
+        found = load_cached_images(files, SIZE, on_progress)
         process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
     assert told == ["waiting for another process that decodes", "decoding"]

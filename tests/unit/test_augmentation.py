@@ -12,7 +12,15 @@ import torchvision
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
-from domainwise.data.augmentation import _cropped, _cropped_bytes, _gray, _recoloured, _turn_hue, _windows, augmented
+from domainwise.data.augmentation import (
+    _cropped,
+    _cropped_bytes,
+    _gray,
+    _recoloured,
+    _turn_hue,
+    _windows,
+    augment_batch,
+)
 
 ORDERS = list(itertools.permutations(range(4)))
 # torchvision weighs red by .2989, the standard and ours by .299.
@@ -39,7 +47,7 @@ def _threads() -> Iterator[None]:
 def test_views_have_the_shape_dtype_and_range_of_images(channels: int, dtype: torch.dtype) -> None:
     x = images(70, channels, 7, 5, dtype=dtype).round()  # black and white, where a step too far would show
     kept = x.clone()
-    view = augmented(x, seeded(1))
+    view = augment_batch(x, seeded(1))
     assert view.shape == x.shape
     assert view.dtype == dtype
     assert view.min() >= 0
@@ -53,11 +61,11 @@ def test_views_have_the_shape_dtype_and_range_of_images(channels: int, dtype: to
 def test_views_of_bytes_are_those_of_their_floats(channels: int) -> None:
     x = (images(40, channels, 7, 5) * 255).to(torch.uint8)
     kept = x.clone()
-    view = augmented(x, seeded(1))
+    view = augment_batch(x, seeded(1))
     assert view.dtype == torch.float32
     assert view.is_contiguous(memory_format=torch.channels_last)
     # A crop of bytes is rounded to bytes, and colour changes enlarge that by at most 1.3 each.
-    torch.testing.assert_close(view, augmented(x.float() / 255, seeded(1)), rtol=0, atol=1.3**3 / 255)
+    torch.testing.assert_close(view, augment_batch(x.float() / 255, seeded(1)), rtol=0, atol=1.3**3 / 255)
     assert torch.equal(x, kept)
 
 
@@ -73,12 +81,12 @@ def test_crops_of_bytes_are_those_of_floats_but_for_rounding(channels: int, memo
 
 
 def test_views_of_no_images_are_none() -> None:
-    assert augmented(torch.empty(0, 3, 8, 8), seeded(1)).shape == (0, 3, 8, 8)
+    assert augment_batch(torch.empty(0, 3, 8, 8), seeded(1)).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (2, 2), (40, 3)])
 def test_images_of_any_size_have_views(shape: tuple[int, int]) -> None:
-    view = augmented(images(40, 3, *shape), seeded(1))
+    view = augment_batch(images(40, 3, *shape), seeded(1))
     assert view.shape == (40, 3, *shape)
     assert view.isfinite().all()
 
@@ -86,21 +94,21 @@ def test_images_of_any_size_have_views(shape: tuple[int, int]) -> None:
 def test_views_come_from_the_seed_and_from_nothing_else() -> None:
     x = images(20, 3, 8, 8)
     before = torch.get_rng_state()
-    view = augmented(x, seeded(1))
+    view = augment_batch(x, seeded(1))
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(augmented(x, seeded(1)), view)
-    assert not torch.equal(augmented(x, seeded(2)), view)
+    assert torch.equal(augment_batch(x, seeded(1)), view)
+    assert not torch.equal(augment_batch(x, seeded(2)), view)
     generator = seeded(1)
-    assert not torch.equal(augmented(x, generator), augmented(x, generator))
+    assert not torch.equal(augment_batch(x, generator), augment_batch(x, generator))
 
 
 def test_without_a_generator_the_global_one_draws() -> None:
     x = images(3, 3, 8, 8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        first = augmented(x)
-        second = augmented(x)
-    assert torch.equal(first, augmented(x, seeded(1)))
+        first = augment_batch(x)
+        second = augment_batch(x)
+    assert torch.equal(first, augment_batch(x, seeded(1)))
     assert not torch.equal(first, second)
 
 
@@ -108,17 +116,17 @@ def test_without_a_generator_the_global_one_draws() -> None:
 def test_views_do_not_depend_on_threads_or_on_how_images_lie_in_memory() -> None:
     x = images(33, 3, 31, 29)
     torch.set_num_threads(1)
-    alone = augmented(x, seeded(1))
-    channels_last = augmented(x.contiguous(memory_format=torch.channels_last), seeded(1))
+    alone = augment_batch(x, seeded(1))
+    channels_last = augment_batch(x.contiguous(memory_format=torch.channels_last), seeded(1))
     torch.set_num_threads(3)
-    together = augmented(x, seeded(1))
+    together = augment_batch(x, seeded(1))
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
     torch.testing.assert_close(channels_last, alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_every_image_is_changed_in_its_own_way(channels: int) -> None:
-    views = augmented(images(1, channels, 8, 8).expand(40, -1, -1, -1), seeded(1))
+    views = augment_batch(images(1, channels, 8, 8).expand(40, -1, -1, -1), seeded(1))
     for i in range(40):
         for j in range(i):
             assert not torch.allclose(views[i], views[j], atol=1e-3), (i, j)
@@ -127,7 +135,7 @@ def test_every_image_is_changed_in_its_own_way(channels: int) -> None:
 @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8), (2, 3, 4, 8, 8), (5, 48)])
 def test_other_inputs_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"for images \(b, C, H, W\), not for inputs of shape"):
-        augmented(torch.rand(shape))
+        augment_batch(torch.rand(shape))
 
 
 @pytest.mark.parametrize("antialias", [False, True])
@@ -271,7 +279,7 @@ def test_about_half_is_mirrored_and_a_tenth_gray() -> None:
     count = 2000
     # Bright on the right, in one colour; a crop keeps that, a mirror turns it.
     ramp = torch.linspace(0.2, 0.5, 8)[None, :] * torch.tensor([1.0, 0.5, 0.4])[:, None]
-    views = augmented(ramp[None, :, None, :].expand(count, -1, 4, -1), seeded(1))
+    views = augment_batch(ramp[None, :, None, :].expand(count, -1, 4, -1), seeded(1))
     is_mirrored = views[:, :, :, 0].mean((1, 2)) > views[:, :, :, -1].mean((1, 2))
     is_gray = (views.amax(1) - views.amin(1)).amax((1, 2)) < 1e-6
     assert is_mirrored.float().mean().item() == pytest.approx(0.5, abs=4.5 * 0.5 / math.sqrt(count))
@@ -283,7 +291,7 @@ def test_about_half_is_mirrored_and_a_tenth_gray() -> None:
 def test_brightness_is_spread_evenly_and_each_images_own() -> None:
     """In an image of one gray no other change shows, so that its brightness is its factor."""
     count = 3000
-    views = augmented(torch.full((count, 3, 2, 2), 0.5, dtype=torch.float64), seeded(1))
+    views = augment_batch(torch.full((count, 3, 2, 2), 0.5, dtype=torch.float64), seeded(1))
     factors = views[:, 0, 0, 0] * 2
     torch.testing.assert_close(views, (factors / 2)[:, None, None, None].expand_as(views), rtol=0, atol=1e-9)
     assert 0.7 <= factors.min() < 0.701
@@ -297,7 +305,7 @@ def test_hue_is_spread_evenly_and_each_images_own() -> None:
     """In an image of one colour contrast and saturation move towards its own gray: its hue is a matter of its own."""
     count = 3000
     colour = torch.tensor([0.5, 0.35, 0.35], dtype=torch.float64)
-    views = augmented(colour[None, :, None, None].expand(count, -1, 2, 2), seeded(1))
+    views = augment_batch(colour[None, :, None, None].expand(count, -1, 2, 2), seeded(1))
     found = np.array([colorsys.rgb_to_hsv(*view[:, 0, 0].tolist()) for view in views])
     hue = (found[found[:, 1] > 1e-9, 0] + 0.5) % 1 - 0.5
     assert -0.3 <= hue.min() < -0.298
@@ -310,7 +318,7 @@ def test_contrast_is_spread_evenly_and_independent_of_brightness() -> None:
     count = 3000
     x = torch.full((count, 3, 8, 8), 0.4, dtype=torch.float64)
     x[:, :, 4:] = 0.6
-    views = augmented(x, seeded(1))[:, 0]
+    views = augment_batch(x, seeded(1))[:, 0]
     low, high, mean = views[:, 0, 0], views[:, -1, 0], views.mean((1, 2))
     # Where between both grays the mean lies depends on the crop alone; that tells what it was before the changes.
     before = 0.4 + 0.2 * (mean - low) / (high - low)
@@ -332,7 +340,7 @@ def test_no_two_changes_share_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("domainwise.data.augmentation._recoloured", noted)
     count = 3000
-    augmented(images(count, 3, 1, 1), seeded(2))
+    augment_batch(images(count, 3, 1, 1), seeded(2))
     together = torch.cat(draws, dim=1)
     assert together.shape == (5, count)
     for row in together:
@@ -349,7 +357,7 @@ def test_all_orders_occur_one_a_group_of_images(monkeypatch: pytest.MonkeyPatch)
         return _recoloured(x, draw, order)
 
     monkeypatch.setattr("domainwise.data.augmentation._recoloured", noted)
-    augmented(images(16 * 300 + 5, 1, 1, 1), seeded(0))
+    augment_batch(images(16 * 300 + 5, 1, 1, 1), seeded(0))
     assert [count for _, count in seen] == [16] * 300 + [5]
     found = [order for order, _ in seen]
     assert set(found) == set(ORDERS)
@@ -360,7 +368,7 @@ def test_all_orders_occur_one_a_group_of_images(monkeypatch: pytest.MonkeyPatch)
 def test_a_whole_view_is_crop_mirror_and_colours_of_its_own_image() -> None:
     """Images of one colour each: a view holds changes of that colour only, in float64, and lies where its image lay."""
     colours = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64).repeat(15, 1)
-    views = augmented(colours[:, :, None, None].expand(-1, -1, 3, 3), seeded(1))
+    views = augment_batch(colours[:, :, None, None].expand(-1, -1, 3, 3), seeded(1))
     for index, view in enumerate(views):
         assert (view.amax((1, 2)) - view.amin((1, 2))).max() < 1e-9
         red, green, blue = view[:, 0, 0].tolist()

@@ -10,7 +10,7 @@ from test_digits import REAL_DATA, needs_mnist, random_digits, write_digits
 from torch import Tensor
 
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.mnist import colored_mnist, digits
+from domainwise.data.mnist import colored_mnist, load_digits
 from domainwise.errors import DomainwiseError
 from domainwise.networks import NETWORKS
 
@@ -157,7 +157,7 @@ def test_other_sizes_are_refused(data_dir: Path, image_size: int) -> None:
 @needs_mnist
 def test_real_digits_keep_their_shape_and_rates() -> None:
     dataset = colored_mnist(3, data_dir=REAL_DATA)
-    images, numbers = digits(REAL_DATA)
+    images, numbers = load_digits(REAL_DATA)
     shuffled = np.random.default_rng(3).permutation(70_000)
     assert [len(domain) for domain in dataset.domains] == [23_334, 23_333, 23_333]
     for index, domain in enumerate(dataset.domains):

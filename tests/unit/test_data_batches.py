@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from domainwise.data.augmentation import augmented
-from domainwise.data.batches import draw_batches, in_order
+from domainwise.data.augmentation import augment_batch
+from domainwise.data.batches import draw_batches, iterate_batches
 from domainwise.data.dataset import Domain
 
 CPU = torch.device("cpu")
@@ -87,7 +87,7 @@ def test_augmented_batches_are_views_of_images_drawn_in_the_same_way() -> None:
         assert torch.equal(label, y)
         assert not torch.allclose(view, x, atol=0.01)
         as_bytes = (255 * x).round().to(torch.uint8)
-        torch.testing.assert_close(view, augmented(as_bytes, generator), rtol=0, atol=1e-6)
+        torch.testing.assert_close(view, augment_batch(as_bytes, generator), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
@@ -95,7 +95,7 @@ def test_data_is_not_changed(channels: int) -> None:
     source = domain(30, shape=(channels, 6, 6))
     before = source.images.clone()
     draw_batches([(source, torch.arange(30))], 30, seeded(0), CPU, is_augmented=True)
-    for x, _ in in_order(source, torch.arange(30), CPU):
+    for x, _ in iterate_batches(source, torch.arange(30), CPU):
         x.zero_()
     assert torch.equal(source.images, before)
 
@@ -104,13 +104,13 @@ def test_data_is_not_changed(channels: int) -> None:
 def test_in_order_covers_all_indices_once_and_in_order(shape: tuple[int, int, int]) -> None:
     source = domain(100, shape=shape)
     indices = torch.randperm(100, generator=seeded(0))[:70]
-    batches = list(in_order(source, indices, CPU))
+    batches = list(iterate_batches(source, indices, CPU))
     assert torch.equal(torch.cat([which(x) for x, _ in batches]), indices)
     assert torch.equal(torch.cat([y for _, y in batches]), source.labels[indices])
     for x, _ in batches:
         assert x.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(x, source.images[which(x)].float() / 255)
-    again = list(in_order(source, indices, CPU))
+    again = list(iterate_batches(source, indices, CPU))
     assert all(torch.equal(x, other) for (x, _), (other, _) in zip(batches, again, strict=True))
 
 
@@ -118,17 +118,17 @@ def test_evaluation_batches_are_small_for_large_images_and_never_tiny() -> None:
     sizes = {}
     for side, count in ((8, 300), (64, 100), (224, 20), (512, 20)):
         source = Domain("", torch.zeros(count, 3, side, side, dtype=torch.uint8), torch.zeros(count).long())
-        sizes[side] = len(next(iter(in_order(source, torch.arange(count), CPU)))[0])
+        sizes[side] = len(next(iter(iterate_batches(source, torch.arange(count), CPU)))[0])
     assert sizes == {8: 256, 64: 85, 224: 16, 512: 16}
 
 
 def test_nothing_to_evaluate_is_nothing() -> None:
-    assert sum(len(y) for _, y in in_order(domain(5), torch.empty(0, dtype=torch.int64), CPU)) == 0
+    assert sum(len(y) for _, y in iterate_batches(domain(5), torch.empty(0, dtype=torch.int64), CPU)) == 0
 
 
 def test_bytes_become_floats_from_0_to_1() -> None:
     source = Domain("", torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(3, 1, 1, 1), torch.zeros(3).long())
-    [(x, _)] = in_order(source, torch.tensor([2, 0, 1]), CPU)
+    [(x, _)] = iterate_batches(source, torch.tensor([2, 0, 1]), CPU)
     assert x.flatten().tolist() == pytest.approx([1.0, 0.0, 0.2])
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from domainwise.data.mnist import colored_mnist, deal, digits, rotated_mnist
+from domainwise.data.mnist import colored_mnist, load_digits, rotated_mnist, shuffle_into_domains
 from domainwise.errors import DomainwiseError
 
 Bytes = NDArray[np.uint8]
@@ -51,7 +51,7 @@ def write_digits(data_dir: Path, images: Bytes, labels: Bytes, packed: tuple[str
 @pytest.mark.parametrize("packed", [NAMES, (), (TRAIN_IMAGES, TEST_LABELS)], ids=["packed", "unpacked", "mixed"])
 def test_reads_training_images_then_test_images(tmp_path: Path, packed: tuple[str, ...]) -> None:
     images, labels = random_digits(55)
-    read_images, read_labels = digits(write_digits(tmp_path, images, labels, packed))
+    read_images, read_labels = load_digits(write_digits(tmp_path, images, labels, packed))
     assert read_images.dtype == torch.uint8
     assert read_labels.dtype == torch.int64
     assert read_images.shape == (55, 28, 28)
@@ -62,13 +62,13 @@ def test_reads_training_images_then_test_images(tmp_path: Path, packed: tuple[st
 def test_is_found_by_the_environment_unless_a_folder_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere, given = random_digits(20, seed=1), random_digits(20, seed=2)
     monkeypatch.setenv("DOMAINWISE_DATA", str(write_digits(tmp_path / "everywhere", *everywhere)))
-    assert np.array_equal(digits()[0].numpy(), everywhere[0])
-    assert np.array_equal(digits(str(write_digits(tmp_path / "given", *given)))[0].numpy(), given[0])
+    assert np.array_equal(load_digits()[0].numpy(), everywhere[0])
+    assert np.array_equal(load_digits(str(write_digits(tmp_path / "given", *given)))[0].numpy(), given[0])
 
 
 @needs_mnist
 def test_real_digits_are_all_there() -> None:
-    images, labels = digits(REAL_DATA)
+    images, labels = load_digits(REAL_DATA)
     assert images.shape == (70_000, 28, 28)
     assert labels.bincount().tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
@@ -142,7 +142,7 @@ def test_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: Callabl
     path = write_digits(tmp_path, *random_digits(400), packed=NAMES) / "MNIST" / "raw" / f"{name}.gz"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DomainwiseError, match=re.escape(f"{path} cannot be used: ")) as caught:
-        digits(tmp_path)
+        load_digits(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -153,7 +153,7 @@ def test_damaged_file_is_named_with_what_is_wrong(
     path = write_digits(tmp_path, *random_digits(20)) / "MNIST" / "raw" / name
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DomainwiseError) as caught:
-        digits(tmp_path, dataset="rotated_mnist")
+        load_digits(tmp_path, dataset="rotated_mnist")
     message = str(caught.value)
     assert message.startswith(f"{path} cannot be used: ")
     assert why in message
@@ -169,7 +169,7 @@ def test_too_few_images_for_the_domains_are_refused(tmp_path: Path, build: Calla
 
 
 def test_dealing_uses_every_image_once_and_domains_evenly() -> None:
-    hands = deal(100, 3, seed=5)
+    hands = shuffle_into_domains(100, 3, seed=5)
     assert [len(hand) for hand in hands] == [34, 33, 33]
     assert torch.cat(hands).sort().values.tolist() == list(range(100))
 
@@ -177,12 +177,12 @@ def test_dealing_uses_every_image_once_and_domains_evenly() -> None:
 def test_dealing_goes_round_robin_over_one_shuffle() -> None:
     shuffled = np.random.default_rng(5).permutation(100)
     assert not np.array_equal(shuffled, np.arange(100))
-    for index, hand in enumerate(deal(100, 3, seed=5)):
+    for index, hand in enumerate(shuffle_into_domains(100, 3, seed=5)):
         assert hand.tolist() == [shuffled[place] for place in range(100) if place % 3 == index]
 
 
 def test_dealing_follows_the_seed() -> None:
-    first, again, other = (torch.cat(deal(100, 3, seed)) for seed in (5, 5, 6))
+    first, again, other = (torch.cat(shuffle_into_domains(100, 3, seed)) for seed in (5, 5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

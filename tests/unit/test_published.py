@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from domainwise.data import DATASETS
+from domainwise.data.datasets import PUBLISHED
 from domainwise.data.download import SOURCES
-from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

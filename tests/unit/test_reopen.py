@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from domainwise.data import Dataset, silhouettes, silhouettes_spurious
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import open_run
@@ -34,13 +34,13 @@ def test_the_data_gives_the_recorded_accuracy(run: Path) -> None:
     with torch.no_grad():
         right = sum(
             int((model(x).argmax(1) == y).sum())
-            for x, y in in_order(domain, opened.splits["shift_8"].main, torch.device("cpu"))
+            for x, y in iterate_batches(domain, opened.splits["shift_8"].main, torch.device("cpu"))
         )
     recorded = opened.records[-1]["accuracy"]["shift_8"]["main"]
     assert right / len(opened.splits["shift_8"].main) == recorded
     assert opened.roles.train == ("style_0", "style_1")
     assert opened.roles.test == ("shift_0", "shift_8")
-    assert opened.roles.given == "fixed"
+    assert opened.roles.assignment == "fixed"
 
 
 def test_the_algorithm_has_its_perturbation(run: Path) -> None:

@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import rotate as torchvision_rotate
 
 from domainwise.data.dataset import Dataset
-from domainwise.data.mnist import digits, rotate, rotated_mnist
+from domainwise.data.mnist import load_digits, rotate, rotated_mnist
 from domainwise.networks import NETWORKS
 
 COUNT = 301
@@ -121,7 +121,7 @@ def test_what_comes_from_outside_is_black() -> None:
 @needs_mnist
 def test_real_digits_are_turned_as_torchvision_does() -> None:
     dataset = rotated_mnist(3, data_dir=REAL_DATA)
-    images, labels = digits(REAL_DATA)
+    images, labels = load_digits(REAL_DATA)
     shuffled = np.random.default_rng(3).permutation(70_000)
     assert [len(domain) for domain in dataset.domains] == [11_667] * 4 + [11_666] * 2
     for index, (angle, domain) in enumerate(zip(ANGLES, dataset.domains, strict=True)):

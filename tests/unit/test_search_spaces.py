@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.data.datasets import PUBLISHED
 from domainwise.data.mnist import MNIST_SEARCH
-from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES, Choice, Distribution, Task, drawn, read_space
 from domainwise.seeds import seed_hash

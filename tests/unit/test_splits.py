@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from domainwise.data.dataset import Dataset, Domain, Roles, roles, split
+from domainwise.data.dataset import Dataset, Domain, Roles, assign_roles, split_indices
 from domainwise.errors import DomainwiseError
 from domainwise.seeds import seed_hash
 
@@ -57,58 +57,60 @@ def test_split_is_a_shuffle_cut_at_the_fraction(
     keys = list(range(count))
     np.random.RandomState(md5_number(f"({trial_seed}, {domain_index})")).shuffle(keys)
     cut = int(fraction * count)
-    made = split(count, trial_seed, domain_index, fraction)
+    made = split_indices(count, trial_seed, domain_index, fraction)
     assert made.holdout.tolist() == keys[:cut]
     assert made.main.tolist() == keys[cut:]
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.2), (4, 0.2), (5, 0.2), (1000, 0.2), (9, 0.0), (9, 0.5)])
 def test_main_and_holdout_partition_the_domain(count: int, fraction: float) -> None:
-    made = split(count, 0, 0, fraction)
+    made = split_indices(count, 0, 0, fraction)
     assert sorted(made.main.tolist() + made.holdout.tolist()) == list(range(count))
     assert len(made.holdout) == int(fraction * count)
     assert made.main.dtype == made.holdout.dtype == torch.int64
 
 
 def test_trials_and_domains_have_splits_of_their_own() -> None:
-    holdouts = {tuple(split(100, trial, e, 0.2).holdout.tolist()) for trial in range(3) for e in range(3)}
+    holdouts = {tuple(split_indices(100, trial, e, 0.2).holdout.tolist()) for trial in range(3) for e in range(3)}
     assert len(holdouts) == 9
 
 
 def test_splitting_leaves_global_random_state_alone() -> None:
     np.random.seed(0)
     expected = np.random.RandomState(0).uniform(size=3)
-    split(100, 5, 1, 0.2)
+    split_indices(100, 5, 1, 0.2)
     np.testing.assert_array_equal(np.random.uniform(size=3), expected)
 
 
 def test_left_out_domains_test_and_the_rest_train() -> None:
-    assert roles(open_dataset(), test_domains=["photo"]) == Roles(
+    assert assign_roles(open_dataset(), test_domains=["photo"]) == Roles(
         ("art", "cartoon", "sketch"), (), ("photo",), "left_out"
     )
-    both = roles(open_dataset(), test_domains=["sketch", "art"])
+    both = assign_roles(open_dataset(), test_domains=["sketch", "art"])
     assert both == Roles(("cartoon", "photo"), (), ("sketch", "art"), "left_out")
 
 
 def test_a_single_source_trains_alone() -> None:
-    given = roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
+    given = assign_roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
     assert given == Roles(("art",), (), ("photo", "sketch"), "named")
     rest = ("cartoon", "photo", "sketch")
-    assert roles(open_dataset(), train_domains=["art"], test_domains=rest) == Roles(("art",), (), rest, "named")
+    assert assign_roles(open_dataset(), train_domains=["art"], test_domains=rest) == Roles(("art",), (), rest, "named")
 
 
 def test_naming_all_that_train_anyway_changes_nothing() -> None:
-    named = roles(open_dataset(), train_domains=["art", "cartoon", "sketch"], test_domains=["photo"])
-    assert named == roles(open_dataset(), test_domains=["photo"])
+    named = assign_roles(open_dataset(), train_domains=["art", "cartoon", "sketch"], test_domains=["photo"])
+    assert named == assign_roles(open_dataset(), test_domains=["photo"])
 
 
 def test_a_dataset_can_fix_the_roles() -> None:
-    assert roles(fixed_dataset()) == Roles(("one", "two"), ("three",), ("four", "five"), "fixed")
+    assert assign_roles(fixed_dataset()) == Roles(("one", "two"), ("three",), ("four", "five"), "fixed")
 
 
 def test_domains_of_a_fixed_role_can_be_left_out() -> None:
-    assert roles(fixed_dataset(), train_domains=["two"]) == Roles(("two",), ("three",), ("four", "five"), "named")
-    assert roles(fixed_dataset(), test_domains=["five"]) == Roles(("one", "two"), ("three",), ("five",), "fixed")
+    assert assign_roles(fixed_dataset(), train_domains=["two"]) == Roles(
+        ("two",), ("three",), ("four", "five"), "named"
+    )
+    assert assign_roles(fixed_dataset(), test_domains=["five"]) == Roles(("one", "two"), ("three",), ("five",), "fixed")
 
 
 @pytest.mark.parametrize(
@@ -127,5 +129,5 @@ def test_domains_of_a_fixed_role_can_be_left_out() -> None:
 )
 def test_what_cannot_be_is_said_clearly(make, given: dict[str, list[str]], said: str) -> None:
     with pytest.raises(DomainwiseError) as caught:
-        roles(make(), **given)
+        assign_roles(make(), **given)
     assert said in str(caught.value)

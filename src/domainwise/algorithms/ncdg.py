@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, joined
-from domainwise.data.augmentation import augmented
 from domainwise.hparams import Hparams, bounded
 
 _EPS = 1e-8
@@ -43,7 +42,7 @@ class NCDG(Algorithm):
         if not _relus(network):
             raise ValueError("NCDG counts active neurons: its network needs torch.nn.ReLU layers, and has none")
         if self.augment is None:
-            self.augment = partial(augmented, generator=self.generator)
+            self.augment = partial(augment_batch, generator=self.generator)
 
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, _ = joined(batches, self.num_domains)

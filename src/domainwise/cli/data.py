@@ -14,10 +14,10 @@ from domainwise.cli.algorithms import summary
 from domainwise.cli.console import DataProgress
 from domainwise.data import DATASETS, Dataset
 from domainwise.data.cache import cache_size, clear_cache
+from domainwise.data.datasets import PUBLISHED
 from domainwise.data.download import SOURCES, prepare
-from domainwise.data.image_files import Check, DomainFiles, Listing, check_files, list_files
+from domainwise.data.image_files import Check, DomainFiles, Listing, check_files, list_images
 from domainwise.data.paths import cache_folder, data_folder
-from domainwise.data.published import PUBLISHED
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.training.config import RunConfig, build_dataset
 from domainwise.training.registry import dataset_options, is_path
@@ -74,7 +74,7 @@ def check(
     """Count a dataset's images by domain and class, open every file, and say what is wrong."""
     console = Console()
     if is_path(dataset) or dataset in PUBLISHED:
-        listing = list_files(dataset) if is_path(dataset) else PUBLISHED[dataset].listing(data_dir)
+        listing = list_images(dataset) if is_path(dataset) else PUBLISHED[dataset].listing(data_dir)
         _print_counts(console, listing)
         with DataProgress(console) as progress:
             found = check_files(listing, progress.report)

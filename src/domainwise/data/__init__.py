@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from domainwise.data.dataset import Dataset, Domain
+from domainwise.data.datasets import PUBLISHED
 from domainwise.data.image_files import image_files
 from domainwise.data.mnist import colored_mnist, rotated_mnist
-from domainwise.data.published import PUBLISHED
 from domainwise.data.silhouettes import silhouettes
 from domainwise.data.silhouettes_spurious import silhouettes_spurious
 

@@ -21,7 +21,7 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 _GROUP, _GROUP_VALUES = 16, 650_000
 
 
-def augmented(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def augment_batch(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Random views, in [0, 1] and channels-last, of images (b, C, H, W) in bytes or in floats."""
     if x.ndim != 4:
         raise ValueError(f"augmentation is for images (b, C, H, W), not for inputs of shape {tuple(x.shape)}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from domainwise.data.augmentation import augmented
+from domainwise.data.augmentation import augment_batch
 from domainwise.data.dataset import Domain
 
 
@@ -22,12 +22,12 @@ def draw_batches(
     for domain, indices in domains:
         chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
         images = _bytes(domain, chosen, device)
-        images = augmented(images, generator) if is_augmented else _floats(images)
+        images = augment_batch(images, generator) if is_augmented else _floats(images)
         batches.append((images, domain.labels[chosen].to(device)))
     return batches
 
 
-def in_order(domain: Domain, indices: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def iterate_batches(domain: Domain, indices: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """All of `indices`, once, in batches that suit the device."""
     for chosen in indices.split(_evaluation_batch(domain, device)):
         yield _floats(_bytes(domain, chosen, device)), domain.labels[chosen].to(device)

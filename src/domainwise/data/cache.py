@@ -1,4 +1,4 @@
-"""Decoded images on disk: a file of bytes a domain, named after what is in it, that training maps into memory.
+"""DecodedImage images on disk: a file of bytes a domain, named after what is in it, that training maps into memory.
 
 An entry is a folder `<key>` with `images` (n x size x size x 3 bytes) and `entry.json`. The key is a digest of the
 source files' contents, in order, the size and the rule of decoding: what is found under it is right, wherever they lie.
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from domainwise.data.decoding import RULE, Decoded, decoded
-from domainwise.data.paths import OnProgress, cache_folder, silent
+from domainwise.data.decoding import DECODING_RULE, DecodedImage, decode_image
+from domainwise.data.paths import OnProgress, cache_folder, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import locked, write_atomically
 
@@ -46,7 +46,7 @@ class Cached:
     notes: dict[int, str]
 
 
-def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = silent) -> Cached:
+def load_cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = ignore_progress) -> Cached:
     """The images of `files`, decoded now or found decoded before.
 
     Two processes that want the same images at once: one builds them and the other waits. A process that is killed while
@@ -57,8 +57,8 @@ def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = si
     try:
         folder.mkdir(parents=True, exist_ok=True)
         listing = hashlib.blake2b(b"\n".join(map(os.fsencode, files)), digest_size=16).hexdigest()
-        digests = fingerprints(files, folder / f"{listing}.{_SEEN}", on_progress)
-        key = hashlib.blake2b(json.dumps([RULE, size, digests]).encode(), digest_size=16).hexdigest()
+        digests = compute_fingerprints(files, folder / f"{listing}.{_SEEN}", on_progress)
+        key = hashlib.blake2b(json.dumps([DECODING_RULE, size, digests]).encode(), digest_size=16).hexdigest()
         entry = folder / key
         if not entry.is_dir():
             waiting = "waiting for another process that decodes"
@@ -73,22 +73,22 @@ def cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = si
     return _open(entry, len(files), size)
 
 
-def decoded_files(
-    files: Sequence[Path], size: int, on_progress: OnProgress = silent, digests: Sequence[str] | None = None
-) -> Iterator[Decoded]:
+def decode_files(
+    files: Sequence[Path], size: int, on_progress: OnProgress = ignore_progress, digests: Sequence[str] | None = None
+) -> Iterator[DecodedImage]:
     """Every file decoded, in order, by all processors: decoding lets go of Python's lock.
 
     Args:
         digests: what each file held before; one that holds something else now is refused.
     """
 
-    def read(file: Path, before: str | None) -> Decoded:
+    def read(file: Path, before: str | None) -> DecodedImage:
         try:
             content = file.read_bytes()
         except OSError as error:
-            image, now = Decoded(None, fault=f"cannot be read: {error.strerror or error}"), UNREADABLE
+            image, now = DecodedImage(None, error=f"cannot be read: {error.strerror or error}"), UNREADABLE
         else:
-            image, now = decoded(content, size), digest(content)
+            image, now = decode_image(content, size), digest(content)
         if before not in (None, now):
             raise DomainwiseError(f"{file} changed while it was read; run the same command again")
         return image
@@ -139,9 +139,9 @@ def _build(entry: Path, files: Sequence[Path], digests: Sequence[str], size: int
         )
     faults, notes = {}, {}
     with open(partial / _IMAGES, "wb") as out:
-        for index, image in enumerate(decoded_files(files, size, on_progress, digests)):
+        for index, image in enumerate(decode_files(files, size, on_progress, digests)):
             if image.pixels is None:
-                faults[index] = image.fault
+                faults[index] = image.error
             else:
                 out.write(image.pixels)
             if image.note:
@@ -179,7 +179,7 @@ _Seen = dict[str, tuple[int, int, int, str]]
 UNREADABLE = "unreadable"
 
 
-def fingerprints(files: Sequence[Path], memory: Path, on_progress: OnProgress = silent) -> list[str]:
+def compute_fingerprints(files: Sequence[Path], memory: Path, on_progress: OnProgress = ignore_progress) -> list[str]:
     """A digest of each file's bytes; of one that cannot be read, a word that stands for that.
 
     Args:

@@ -108,7 +108,7 @@ class Split:
     holdout: Tensor
 
 
-def split(count: int, trial_seed: int, domain_index: int, holdout_fraction: float) -> Split:
+def split_indices(count: int, trial_seed: int, domain_index: int, holdout_fraction: float) -> Split:
     """The split that DomainBed makes for this trial and domain."""
     keys = list(range(count))
     np.random.RandomState(seed_hash(trial_seed, domain_index)).shuffle(keys)
@@ -116,15 +116,15 @@ def split(count: int, trial_seed: int, domain_index: int, holdout_fraction: floa
     return Split(main=torch.tensor(keys[cut:]), holdout=torch.tensor(keys[:cut], dtype=torch.int64))
 
 
-def splits_of(dataset: Dataset, trial_seed: int) -> dict[str, Split]:
+def split_domains(dataset: Dataset, trial_seed: int) -> dict[str, Split]:
     """The split of every domain, by name."""
     return {
-        domain.name: split(len(domain), trial_seed, index, dataset.holdout_fraction)
+        domain.name: split_indices(len(domain), trial_seed, index, dataset.holdout_fraction)
         for index, domain in enumerate(dataset.domains)
     }
 
 
-HowGiven = Literal["left_out", "named", "fixed"]
+RoleAssignment = Literal["left_out", "named", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class Roles:
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
-    given: HowGiven
+    assignment: RoleAssignment
 
 
-def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
+def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
     """Who trains, validates and tests.
 
     A dataset may fix the roles; then domains can only be named to leave the others of that role out. Otherwise the
@@ -161,7 +161,7 @@ def roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Seq
                     raise DomainwiseError(f"dataset {dataset.name} fixes domain {name!r} for {part}, not {role}")
         of = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
         trained = tuple(train_domains) or of["train"]
-        how: HowGiven = "fixed" if set(trained) == set(of["train"]) else "named"
+        how: RoleAssignment = "fixed" if set(trained) == set(of["train"]) else "named"
         return Roles(trained, of["validation"], tuple(test_domains) or of["test"], how)
     if not test_domains:
         raise DomainwiseError(f"say which domains of {dataset.name} to test on: {', '.join(dataset.domain_names)}")

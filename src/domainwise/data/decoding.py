@@ -7,30 +7,30 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 # Part of a cached image's name: raise it when the bytes that `decoded` makes of a file change.
-RULE = "squash-bilinear-1"
+DECODING_RULE = "squash-bilinear-1"
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedImage:
     """An image's bytes, (size, size, 3) in rows, or None; and what there is to say of it.
 
     Args:
         note: how it was converted, where it is not an ordinary image of 8 bits: "CMYK", say.
-        fault: why it cannot be used.
+        error: why it cannot be used.
     """
 
     pixels: bytes | None
     note: str = ""
-    fault: str = ""
+    error: str = ""
 
 
-def decoded(content: bytes, size: int) -> Decoded:
+def decode_image(content: bytes, size: int) -> DecodedImage:
     """The image in `content` squashed to a square, as torchvision's `Resize((size, size))` does to PIL images.
 
     Where a file holds several frames, the first counts. Rotation flags of cameras are not followed, as in torchvision.
     """
     if not content:
-        return Decoded(None, fault="is empty (0 bytes)")
+        return DecodedImage(None, error="is empty (0 bytes)")
     try:
         with Image.open(io.BytesIO(content)) as image:
             note = "animated, its first frame" if getattr(image, "n_frames", 1) > 1 else ""
@@ -38,10 +38,10 @@ def decoded(content: bytes, size: int) -> Decoded:
             rgb, kind = _as_rgb(image)
             pixels = rgb.resize((size, size), Image.Resampling.BILINEAR).tobytes()
     except UnidentifiedImageError:
-        return Decoded(None, fault="is not an image that can be read")
+        return DecodedImage(None, error="is not an image that can be read")
     except Exception as error:  # decoders of many formats raise what they happen to raise on damaged files
-        return Decoded(None, fault=f"cannot be decoded ({' '.join(str(error).split()) or type(error).__name__})")
-    return Decoded(pixels, note=", ".join(filter(None, (kind, note))))
+        return DecodedImage(None, error=f"cannot be decoded ({' '.join(str(error).split()) or type(error).__name__})")
+    return DecodedImage(pixels, note=", ".join(filter(None, (kind, note))))
 
 
 def _as_rgb(image: Image.Image) -> tuple[Image.Image, str]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from domainwise.data.cache import Cached, cached_images, decoded_files
+from domainwise.data.cache import Cached, decode_files, load_cached_images
 from domainwise.data.dataset import Dataset, Domain, Role
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def list_folder(root: Path, name: str | None = None) -> Listing:
         raise DomainwiseError(f"there are no images in {root}: {_LAYOUT}")
     listed = []
     for domain in domains:
-        found = [(file, label) for label, kind in enumerate(classes) for file in images_below(domain / kind)]
+        found = [(file, label) for label, kind in enumerate(classes) for file in find_images(domain / kind)]
         if not found:
             lying = _is_class_folder(domain)
             hint = f"its images lie in no class folder; {_LAYOUT}" if lying else "move it away, or fill it"
@@ -87,7 +87,7 @@ def _folders(parent: Path) -> list[Path]:
     return [child for child in children if child.is_dir() and not child.name.startswith(_LEFT_ALONE)]
 
 
-def images_below(folder: Path) -> list[Path]:
+def find_images(folder: Path) -> list[Path]:
     """Images in a class folder and in folders below it, in the order that torchvision's ImageFolder gives them."""
     if not folder.is_dir():
         return []
@@ -99,12 +99,12 @@ def images_below(folder: Path) -> list[Path]:
         Path(where) / file
         for where, files in sorted(found)
         for file in sorted(files)
-        if file.lower().endswith(SUFFIXES) and not file.startswith(".")
+        if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith(".")
     ]
 
 
 def _is_class_folder(folder: Path) -> bool:
-    return any(child.suffix.lower() in SUFFIXES for child in folder.iterdir())
+    return any(child.suffix.lower() in IMAGE_SUFFIXES for child in folder.iterdir())
 
 
 def _refuse(error: OSError) -> None:
@@ -164,7 +164,7 @@ def image_files(
     *,
     image_size: int = IMAGE_SIZE,
     skip_broken: bool = False,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> Dataset:
     """Any folder of images, root/domain/class/image, or a CSV file with columns path, label and domain.
 
@@ -173,10 +173,12 @@ def image_files(
         image_size: side in pixels that images are squashed to.
         skip_broken: leave out images that cannot be read, instead of refusing the dataset.
     """
-    return photos(list_files(root), image_size=image_size, skip_broken=skip_broken, on_progress=on_progress)
+    return build_image_dataset(
+        list_images(root), image_size=image_size, skip_broken=skip_broken, on_progress=on_progress
+    )
 
 
-def list_files(root: str | Path) -> Listing:
+def list_images(root: str | Path) -> Listing:
     """The listing of a folder or of a CSV file."""
     path = Path(root)
     if path.is_dir():
@@ -186,12 +188,12 @@ def list_files(root: str | Path) -> Listing:
     raise DomainwiseError(f"{path} is neither a folder of images nor a CSV file")
 
 
-def photos(
+def build_image_dataset(
     listing: Listing,
     *,
     image_size: int,
     skip_broken: bool,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
     **settings: Any,
 ) -> Dataset:
     """The dataset of `listing`; `settings` are fields of `Dataset` that differ from what suits photographs."""
@@ -205,7 +207,7 @@ def photos(
         def report(what: str, done: int, total: int, name: str = domain.name) -> None:
             on_progress(f"{what} {name}", done, total)
 
-        cached = cached_images(domain.files, image_size, report)
+        cached = load_cached_images(domain.files, image_size, report)
         _judge(domain, cached, skip_broken)
         labels = torch.tensor([domain.labels[index] for index in cached.kept])
         domains.append(Domain(domain.name, cached.images, labels, domain.role))
@@ -245,7 +247,7 @@ class Check:
     gaps: list[str]
 
 
-def check_files(listing: Listing, on_progress: OnProgress = silent) -> Check:
+def check_files(listing: Listing, on_progress: OnProgress = ignore_progress) -> Check:
     """Decodes every file and keeps none."""
     faults, notes = {}, {}
     for domain in listing.domains:
@@ -253,9 +255,9 @@ def check_files(listing: Listing, on_progress: OnProgress = silent) -> Check:
         def report(what: str, done: int, total: int, name: str = domain.name) -> None:
             on_progress(f"{what} {name}", done, total)
 
-        for file, image in zip(domain.files, decoded_files(domain.files, 1, report), strict=True):
-            if image.fault:
-                faults[file] = image.fault
+        for file, image in zip(domain.files, decode_files(domain.files, 1, report), strict=True):
+            if image.error:
+                faults[file] = image.error
             elif image.note:
                 notes[file] = image.note
     return Check(faults, notes, listing.gaps())

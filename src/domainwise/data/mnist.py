@@ -32,7 +32,7 @@ _PARTS = ("train", "t10k")
 _UNSIGNED_BYTES = 0x0800
 
 
-def digits(data_dir: str | Path | None = None, *, dataset: str = "colored_mnist") -> tuple[Tensor, Tensor]:
+def load_digits(data_dir: str | Path | None = None, *, dataset: str = "colored_mnist") -> tuple[Tensor, Tensor]:
     """All of MNIST: images, uint8 (n, 28, 28), and labels, int64 (n,); training images first, then test images.
 
     Args:
@@ -45,7 +45,7 @@ def digits(data_dir: str | Path | None = None, *, dataset: str = "colored_mnist"
     return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
 
 
-def deal(count: int, num_domains: int, seed: int) -> list[Tensor]:
+def shuffle_into_domains(count: int, num_domains: int, seed: int) -> list[Tensor]:
     """Shuffles `count` images and deals them round robin: the indices of each domain's images."""
     if seed < 0:
         raise DomainwiseError(f"seed must be 0 or more, not {seed}")
@@ -124,8 +124,8 @@ def colored_mnist(seed: int = 0, *, data_dir: str | Path | None = None, image_si
     """
     if image_size not in _NETWORKS:
         raise DomainwiseError(f"image_size must be {' or '.join(map(str, _NETWORKS))} pixels, not {image_size}")
-    shapes, numbers = digits(data_dir, dataset="colored_mnist")
-    hands = deal(len(shapes), len(_COLOUR_FLIPS), seed)
+    shapes, numbers = load_digits(data_dir, dataset="colored_mnist")
+    hands = shuffle_into_domains(len(shapes), len(_COLOUR_FLIPS), seed)
     step = SIDE // image_size
     return Dataset(
         name="colored_mnist",
@@ -168,8 +168,8 @@ def rotated_mnist(seed: int = 0, *, data_dir: str | Path | None = None) -> Datas
         seed: deals the digits to domains.
         data_dir: the folder that has MNIST/raw in it; see `data_folder` for where it is looked for otherwise.
     """
-    upright, labels = digits(data_dir, dataset="rotated_mnist")
-    hands = deal(len(upright), len(_ANGLES), seed)
+    upright, labels = load_digits(data_dir, dataset="rotated_mnist")
+    hands = shuffle_into_domains(len(upright), len(_ANGLES), seed)
     return Dataset(
         name="rotated_mnist",
         classes=tuple(map(str, range(NUM_DIGITS))),

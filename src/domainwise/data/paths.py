@@ -13,7 +13,7 @@ DATA_VARIABLE, CACHE_VARIABLE = "DOMAINWISE_DATA", "DOMAINWISE_CACHE"
 OnProgress = Callable[[str, int, int], None]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def ignore_progress(what: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 

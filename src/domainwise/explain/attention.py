@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.data import Domain
-from domainwise.data.batches import in_order
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.batches import iterate_batches
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.explain.gradcam import heat_maps, map_layer
 from domainwise.storage.run_folder import Which
@@ -60,7 +60,7 @@ def object_attention(
     *,
     classes: Explained = "predicted",
     layer: str | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> Attention:
     """The attention of a network to the objects in a domain's images `indices`.
 
@@ -73,7 +73,7 @@ def object_attention(
     network = network.to(device)
     found = map_layer(network, domain.images.shape[1:], layer)
     shares, coverages, done = [], [], 0
-    for images, labels in in_order(domain, indices, device):
+    for images, labels in iterate_batches(domain, indices, device):
         masks = domain.masks[indices[done : done + len(images)]].to(device)
         maps = heat_maps(network, images, labels if classes == "true" else None, found)
         shares.append(share_on_object(maps, masks).cpu())
@@ -98,7 +98,7 @@ def attention_of_run(
     classes: Explained = "predicted",
     layer: str | None = None,
     domains: Sequence[str] = (),
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Attention]:
     """A run's attention on the main part of domains that have masks, by default of all that it is tested on."""
     model = run.model(which)

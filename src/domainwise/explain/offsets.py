@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.perturbations import MultiplePerturbation, Perturbation
 from domainwise.perturbations.base import ImageSpace
@@ -65,7 +65,7 @@ def offsets_of_domain(run: OpenRun, algorithm: Algorithm, name: str, count: int)
     domain, indices = run.dataset.domains[run.dataset.index(name)], run.splits[name].main[:count]
     made = []
     for number, chosen in enumerate(indices.split(run.settings["batch_size"])):
-        x, y = (torch.cat(part) for part in zip(*in_order(domain, chosen, device), strict=True))
+        x, y = (torch.cat(part) for part in zip(*iterate_batches(domain, chosen, device), strict=True))
         made.append(offset_of_each(algorithm, x, y, run.roles.train.index(name), seed=number).cpu())
     return torch.cat(made)
 

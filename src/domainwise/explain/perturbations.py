@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.explain.offsets import offset_of_each, perturbed_algorithm
 from domainwise.explain.ranks import numerical_rank, singular_values
 from domainwise.perturbations import LowRankPerturbation
@@ -80,7 +80,7 @@ def portrait(run: OpenRun) -> Portrait:
     images, deltas = [], []
     for index, name in enumerate(run.roles.train):
         domain = run.dataset.domains[run.dataset.index(name)]
-        x, y = next(in_order(domain, run.splits[name].main[:1], torch.device("cpu")))
+        x, y = next(iterate_batches(domain, run.splits[name].main[:1], torch.device("cpu")))
         images.append(x)
         deltas.append(offset_of_each(algorithm, x, y, index))
     image, delta = torch.cat(images), torch.cat(deltas)

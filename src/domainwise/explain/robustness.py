@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
@@ -105,7 +105,7 @@ def accuracy_under(
         _find(perturbation, model, domain, split.holdout, steps, device)
         steps = 0
     right = 0
-    for x, y in in_order(domain, split.main, device):
+    for x, y in iterate_batches(domain, split.main, device):
         attacked = perturbation.attack(x, 0, _loss(model, y), steps)
         with torch.no_grad():
             right += int((model(attacked).argmax(1) == y).sum())
@@ -118,7 +118,7 @@ def _find(
     """Move the domain's perturbation up, a step a batch, over its holdout as often as that takes."""
     if steps and not len(holdout):
         raise DomainwiseError(f"domain {domain.name!r} has no holdout to find a perturbation on; use --kind sample")
-    for x, y in islice(cycle(in_order(domain, holdout, device)), steps):
+    for x, y in islice(cycle(iterate_batches(domain, holdout, device)), steps):
         perturbation.attack(x, 0, _loss(model, y))
 
 

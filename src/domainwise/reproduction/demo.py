@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.batches import in_order
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.batches import iterate_batches
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.offsets import offset_of_each
 from domainwise.figures import write_figure
@@ -179,7 +179,7 @@ def write_demo_page(
     results: Sequence[tuple[Row, RunResult]],
     *,
     has_pictures: bool = True,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> None:
     """Write the page about the plan's results; the pictures are those of its first seed."""
     first: dict[Row, Path] = {}
@@ -276,7 +276,7 @@ def _perturbations(figure: SubFigure, dataset: Dataset, trained: Mapping[Row, Al
     for row, domain in enumerate(domains):
         _show(panels[row][0], domain.images[0].permute(1, 2, 0).numpy())
         panels[row][0].set_ylabel(domain.name, fontsize=9)
-        x, _ = next(in_order(domain, torch.tensor([0]), torch.device("cpu")))
+        x, _ = next(iterate_batches(domain, torch.tensor([0]), torch.device("cpu")))
         for panel, (which, algorithm) in zip(panels[row][1:], trained.items(), strict=False):
             offset = offset_of_each(algorithm, x, domain.labels[:1], row)[0].permute(1, 2, 0)
             _show(panel, (0.5 + 0.5 * offset / offset.abs().max().clamp(min=1e-12)).numpy())

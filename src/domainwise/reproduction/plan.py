@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import PHOTO, Block, Recipe, Row, Scale
 from domainwise.sweeps.plan import PlannedRun, plan
@@ -52,7 +52,7 @@ def plan_recipe(
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
-    on_data: OnProgress = silent,
+    on_data: OnProgress = ignore_progress,
 ) -> RecipePlan:
     """The runs of the recipe, into folders below `folder`.
 

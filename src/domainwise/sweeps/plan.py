@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from domainwise.data import Dataset
-from domainwise.data.dataset import roles
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.dataset import assign_roles
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.hparams import Space, Task, drawn, read_space
 from domainwise.hparams.space import RUN_SETTINGS
@@ -41,7 +41,7 @@ class PlannedRun:
 
 
 def plan(
-    spec: SweepSpec, folder: Path, data_dir: str | Path | None = None, on_data: OnProgress = silent
+    spec: SweepSpec, folder: Path, data_dir: str | Path | None = None, on_data: OnProgress = ignore_progress
 ) -> list[PlannedRun]:
     """Every run, trial by trial, so that a sweep that is stopped is one of fewer trials."""
     space = read_space(spec.space)
@@ -105,8 +105,8 @@ def _drawn(
 
 def _run(config: RunConfig, dataset: Dataset, folder: Path) -> PlannedRun:
     tests = config.test_domains
-    parts_played = roles(dataset, config.train_domains, tests)
-    label = dataset_label(dataset.name, parts_played.train, parts_played.given)
+    parts_played = assign_roles(dataset, config.train_domains, tests)
+    label = dataset_label(dataset.name, parts_played.train, parts_played.assignment)
     # More than two are all that the dataset has to test on, which tells runs apart no better than nothing.
     parts = [config.dataset_name, config.algorithm_name, *(tests if len(tests) <= 2 else ())]
     name = "-".join([*parts, f"draw{config.hparams_seed}", f"trial{config.trial_seed}"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from domainwise.data import Dataset, Domain
-from domainwise.data.dataset import roles, splits_of
+from domainwise.data.dataset import assign_roles, split_domains
 from domainwise.sweeps.engine import cores
 from domainwise.sweeps.plan import PlannedRun
 from domainwise.training import RunConfig, train
@@ -101,5 +101,5 @@ def _some(domain: Domain, most: int) -> Domain:
 
 
 def _evaluated(config: RunConfig, data: Dataset) -> int:
-    parts = roles(data, config.train_domains, config.test_domains)
-    return sum(map(len, evaluated(data, splits_of(data, config.trial_seed), parts, config.evaluate).values()))
+    parts = assign_roles(data, config.train_domains, config.test_domains)
+    return sum(map(len, evaluated(data, split_domains(data, config.trial_seed), parts, config.evaluate).values()))

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import Dataset
-from domainwise.data.dataset import Roles, roles
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.dataset import Roles, assign_roles
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.networks import NETWORKS, BatchNorm, NetworkBuilder, backbone, is_backbone, known_backbones
 from domainwise.networks.backbones import TIMM
@@ -43,7 +43,7 @@ class RunConfig:
         augment: whether to train on random views of the images.
         dataset_options: keyword arguments of the dataset's builder.
         hparams: hyperparameters of the method.
-        train_domains, test_domains: by name; see `domainwise.data.dataset.roles`.
+        train_domains, test_domains: by name; see `domainwise.data.dataset.assign_roles`.
         trial_seed: draws the data's splits (and the embedded data itself), so that methods see the same.
         hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
         evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
@@ -149,7 +149,7 @@ class RunConfig:
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
 
-def build_dataset(config: RunConfig, on_progress: OnProgress = silent) -> Dataset:
+def build_dataset(config: RunConfig, on_progress: OnProgress = ignore_progress) -> Dataset:
     """The run's dataset, made from its trial seed so that every method sees the same images."""
     return built(
         config.dataset,
@@ -162,7 +162,7 @@ def build_dataset(config: RunConfig, on_progress: OnProgress = silent) -> Datase
 
 def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
     """The config with nothing left open: the dataset's defaults and every hyperparameter written out."""
-    parts = roles(dataset, config.train_domains, config.test_domains)
+    parts = assign_roles(dataset, config.train_domains, config.test_domains)
     hparams_class = config.algorithm_class().Hparams
     suited = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
     hparams = hparams_class.of(**{**suited, **config.hparams})

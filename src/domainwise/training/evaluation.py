@@ -5,7 +5,7 @@ from torch import Tensor
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Roles, Split
 from domainwise.training.distributed import Ranks
 
@@ -28,7 +28,7 @@ def evaluate(
     for (name, _), indices in parts.items():
         # Each rank looks at its share of the images; how many are right is then summed, an exact number.
         share = ranks.share(indices)
-        batches = in_order(domains[name], share, device) if len(share) else ()
+        batches = iterate_batches(domains[name], share, device) if len(share) else ()
         right.append(sum(int((algorithm.predict(x).argmax(1) == y).sum()) for x, y in batches))
     accuracy: Accuracy = {name: {} for name, _ in parts}
     for ((name, part), indices), count in zip(parts.items(), ranks.sums(right), strict=True):

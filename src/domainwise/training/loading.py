@@ -12,8 +12,8 @@ from torch import nn
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import DATASETS, Dataset
-from domainwise.data.dataset import Roles, Split, roles, splits_of
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.dataset import Roles, Split, assign_roles, split_domains
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
@@ -151,7 +151,7 @@ def open_run(
     *,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
-    on_data: OnProgress = silent,
+    on_data: OnProgress = ignore_progress,
 ) -> OpenRun:
     """The run in `path` and the very images it was trained and tested on.
 
@@ -170,8 +170,8 @@ def open_run(
     source = settings["dataset"] if dataset is None else dataset
     seed = settings["trial_seed"]
     data = built(source, settings["dataset_options"], seed=seed, data_dir=data_dir, on_progress=on_data)
-    parts = roles(data, settings["train_domains"], settings["test_domains"])
-    splits = splits_of(data, seed)
+    parts = assign_roles(data, settings["train_domains"], settings["test_domains"])
+    splits = split_domains(data, seed)
     found = data_facts(data, parts, splits)
     for name, value in stored["data"].items():
         if found.get(name) != value:

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from domainwise.data.decoding import decoded
-from domainwise.data.image_files import images_below
+from domainwise.data.decoding import decode_image
+from domainwise.data.image_files import find_images
 from domainwise.errors import DomainwiseError
 
 _BATCH = 64
@@ -36,7 +36,7 @@ def image_files_at(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise DomainwiseError(f"there is no file or folder {path}")
-        inside = images_below(path) if path.is_dir() else [path]
+        inside = find_images(path) if path.is_dir() else [path]
         if not inside:
             raise DomainwiseError(f"there are no images in the folder {path}")
         found.update(dict.fromkeys(inside))
@@ -80,11 +80,11 @@ def predictions(
 def _read(file: Path, channels: int, size: int) -> Tensor | str:
     """The image, (channels, size, size) in [0, 1], or what is wrong with it."""
     try:
-        image = decoded(file.read_bytes(), size)
+        image = decode_image(file.read_bytes(), size)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if image.pixels is None:
-        return image.fault
+        return image.error
     pixels = torch.frombuffer(bytearray(image.pixels), dtype=torch.uint8).reshape(size, size, 3)
     colour = pixels.permute(2, 0, 1).float() / 255
     return colour if channels == 3 else colour.mean(0, keepdim=True)

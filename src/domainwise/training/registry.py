@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.image_files import image_files
-from domainwise.data.paths import OnProgress, data_folder, silent
+from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def built(
     *,
     seed: int,
     data_dir: str | Path | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> Dataset:
     """The dataset, made from the seed and nothing else that differs between runs."""
     name, builder = dataset_name(dataset), dataset_builder(dataset)

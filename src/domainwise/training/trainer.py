@@ -15,8 +15,8 @@ from torch import Tensor
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
-from domainwise.data.dataset import Roles, Split, splits_of
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.dataset import Roles, Split, split_domains
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
@@ -151,7 +151,7 @@ class RunInProgress:
             "train_domains": self.roles.train,
             "validation_domains": self.roles.validation,
             "test_domains": self.roles.test,
-            "roles": self.roles.given,
+            "roles": self.roles.assignment,
             "hparams": {
                 "batch_size": self.config.batch_size,
                 "dropout": self.config.dropout,
@@ -242,7 +242,7 @@ OnStart = Callable[[RunConfig, int], None]
 def train(
     config: RunConfig,
     *,
-    on_data: OnProgress = silent,
+    on_data: OnProgress = ignore_progress,
     on_start: OnStart = lambda config, step: None,
     on_step: OnStep = lambda step, loss: None,
     on_record: OnRecord = lambda record: None,
@@ -263,7 +263,7 @@ def train(
     device = pick_device(config.device)
     with joined(device) as ranks, ExitStack() as held:
         if not ranks.is_first:
-            on_data, on_start, on_step, on_record = silent, _unheard, _unheard, _unheard
+            on_data, on_start, on_step, on_record = ignore_progress, _unheard, _unheard, _unheard
         with ranks.agreed():
             check_logger(config.logger)
             precision = autocast(device, config.precision)
@@ -301,7 +301,7 @@ def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> 
             f"a batch of {config.batch_size} images cannot be shared equally by {ranks.count} processes; "
             f"choose a batch size that is a multiple of {ranks.count}"
         )
-    splits = splits_of(dataset, config.trial_seed)
+    splits = split_domains(dataset, config.trial_seed)
     for name in roles.train:
         count = len(splits[name].main)
         if count < config.batch_size:

@@ -11,15 +11,15 @@ from image_kinds import BAD, GOOD, clear_palette, content, deep, half_seen, phot
 from PIL import Image
 from torchvision import transforms
 
-from domainwise.data.cache import decoded_files
-from domainwise.data.decoding import decoded
+from domainwise.data.cache import decode_files
+from domainwise.data.decoding import decode_image
 
 SIZE = 16
 
 
 def pixels(made: bytes, size: int = SIZE) -> np.ndarray:
-    image = decoded(made, size)
-    assert image.fault == ""
+    image = decode_image(made, size)
+    assert image.error == ""
     assert image.pixels is not None
     return np.frombuffer(image.pixels, np.uint8).reshape(size, size, 3)
 
@@ -63,7 +63,7 @@ def test_16_bits_are_scaled_and_not_cut_off() -> None:
     assert list(eight[0, :4]) == [0, 1, 128, 255]
     squashed = by_torchvision(Image.fromarray(eight).convert("RGB"))
     np.testing.assert_array_equal(pixels(made), squashed)
-    assert decoded(made, SIZE).note == "16 bits"
+    assert decode_image(made, SIZE).note == "16 bits"
 
 
 def test_16_bits_in_the_other_byte_order_are_the_same_image() -> None:
@@ -81,7 +81,7 @@ def test_what_is_transparent_is_laid_on_white(name: str) -> None:
     expected = by_torchvision(Image.fromarray(blended.round().astype(np.uint8)))
     # PIL blends in whole numbers.
     assert np.abs(pixels(made).astype(int) - expected.astype(int)).max() <= 2
-    assert decoded(made, SIZE).note == "transparent, laid on white"
+    assert decode_image(made, SIZE).note == "transparent, laid on white"
 
 
 def test_wholly_transparent_images_are_white_whatever_colour_they_hide() -> None:
@@ -97,13 +97,13 @@ def test_the_transparent_colour_of_a_palette_is_white() -> None:
     assert 0 < (indices == 0).sum() < indices.size
     expected[indices == 0] = 255
     np.testing.assert_array_equal(pixels(made), by_torchvision(Image.fromarray(expected)))
-    assert decoded(made, SIZE).note == "transparent, laid on white"
+    assert decode_image(made, SIZE).note == "transparent, laid on white"
 
 
 def test_the_first_frame_of_an_animation_counts() -> None:
     first = Image.open(io.BytesIO(content(photo(1), "GIF"))).convert("RGB")
     np.testing.assert_array_equal(pixels(GOOD["animated.gif"]()), by_torchvision(first))
-    assert "animated, its first frame" in decoded(GOOD["animated.gif"](), SIZE).note
+    assert "animated, its first frame" in decode_image(GOOD["animated.gif"](), SIZE).note
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_first_frame_of_an_animation_counts() -> None:
     ],
 )
 def test_a_note_says_what_was_converted(name: str, note: str) -> None:
-    assert decoded(GOOD[name](), SIZE).note == note
+    assert decode_image(GOOD[name](), SIZE).note == note
 
 
 def test_rotation_flags_are_not_followed() -> None:
@@ -138,11 +138,11 @@ def test_rotation_flags_are_not_followed() -> None:
     ],
 )
 def test_what_cannot_be_used_has_a_fault_in_words(name: str, fault: str) -> None:
-    image = decoded(BAD[name](), SIZE)
+    image = decode_image(BAD[name](), SIZE)
     assert image.pixels is None
-    assert image.fault.startswith(fault)
-    assert "\n" not in image.fault
-    assert "0x" not in image.fault
+    assert image.error.startswith(fault)
+    assert "\n" not in image.error
+    assert "0x" not in image.error
 
 
 def test_bytes_changed_at_random_give_an_image_or_a_fault() -> None:
@@ -153,8 +153,8 @@ def test_bytes_changed_at_random_give_an_image_or_a_fault() -> None:
         damaged = bytearray(whole)
         for place in draw.integers(0, len(whole), 5):
             damaged[place] = draw.integers(256)
-        image = decoded(bytes(damaged), 4)
-        assert (image.pixels is None) == bool(image.fault)
+        image = decode_image(bytes(damaged), 4)
+        assert (image.pixels is None) == bool(image.error)
         assert image.pixels is None or len(image.pixels) == 4 * 4 * 3
         faults += image.pixels is None
     assert 0 < faults < 60
@@ -165,11 +165,11 @@ def test_files_are_decoded_in_order_and_faults_stay_in_their_place(tmp_path: Pat
     shuffled = {name: kinds[name] for name in sorted(kinds, key=lambda name: name[::-1])}
     files = write_images(tmp_path, shuffled)
     told: list[tuple[str, int, int]] = []
-    images = list(decoded_files(files, SIZE, lambda *words: told.append(words)))
+    images = list(decode_files(files, SIZE, lambda *words: told.append(words)))
     for file, image in zip(files, images, strict=True):
-        assert bool(image.fault) == (file.name in BAD)
+        assert bool(image.error) == (file.name in BAD)
         if file.name != "odd_exif.jpg":
-            assert image == decoded(file.read_bytes(), SIZE)
+            assert image == decode_image(file.read_bytes(), SIZE)
     assert told[-1] == ("decoding", len(files), len(files))
 
 
@@ -177,32 +177,32 @@ def test_more_files_than_a_chunk_are_all_decoded(tmp_path: Path) -> None:
     files = [tmp_path / f"{index}.ppm" for index in range(600)]
     for index, file in enumerate(files):
         file.write_bytes(content(Image.new("RGB", (2, 2), (index % 256, index // 256, 7)), "PPM"))
-    found = [image.pixels for image in decoded_files(files, 1)]
+    found = [image.pixels for image in decode_files(files, 1)]
     assert found == [bytes([index % 256, index // 256, 7]) for index in range(600)]
 
 
 def test_an_image_that_a_decoder_only_warns_about_is_used(tmp_path: Path) -> None:
     """Warnings are errors here: none may reach the user, and none may cost an image."""
     (file,) = write_images(tmp_path, {"odd_exif.jpg": GOOD["odd_exif.jpg"]})
-    (image,) = decoded_files([file], SIZE)
-    assert image.fault == ""
-    assert image.pixels == decoded(content(photo(), "JPEG"), SIZE).pixels
+    (image,) = decode_files([file], SIZE)
+    assert image.error == ""
+    assert image.pixels == decode_image(content(photo(), "JPEG"), SIZE).pixels
 
 
 def test_a_folder_and_a_missing_file_are_faults(tmp_path: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
-    images = list(decoded_files([tmp_path / "folder.jpg", tmp_path / "missing.jpg"], SIZE))
+    images = list(decode_files([tmp_path / "folder.jpg", tmp_path / "missing.jpg"], SIZE))
     assert [image.pixels for image in images] == [None, None]
-    assert images[0].fault == "cannot be read: Is a directory"
-    assert images[1].fault == "cannot be read: No such file or directory"
+    assert images[0].error == "cannot be read: Is a directory"
+    assert images[1].error == "cannot be read: No such file or directory"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_that_may_not_be_read_is_a_fault(tmp_path: Path) -> None:
     (file,) = write_images(tmp_path, {"rgb.png": GOOD["rgb.png"]})
     file.chmod(0)
-    (image,) = decoded_files([file], SIZE)
-    assert image.fault == "cannot be read: Permission denied"
+    (image,) = decode_files([file], SIZE)
+    assert image.error == "cannot be read: Permission denied"
 
 
 def test_an_error_of_the_disk_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +215,14 @@ def test_an_error_of_the_disk_is_a_fault(tmp_path: Path, monkeypatch: pytest.Mon
         return read(file)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    one, other = decoded_files(files, SIZE)
-    assert one.fault == "cannot be read: Permission denied"
-    assert other.fault == ""
+    one, other = decode_files(files, SIZE)
+    assert one.error == "cannot be read: Permission denied"
+    assert other.error == ""
 
 
 def test_bytes_become_a_tensor_of_rows(tmp_path: Path) -> None:
     image = photo(width=SIZE, height=SIZE)
-    made = decoded(content(image, "PNG"), SIZE).pixels
+    made = decode_image(content(image, "PNG"), SIZE).pixels
     assert made is not None
     rows = torch.frombuffer(bytearray(made), dtype=torch.uint8).view(SIZE, SIZE, 3)
     assert rows[3, 5].tolist() == list(image.getpixel((5, 3)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from image_kinds import write_photos
 
-from domainwise.data.cache import UNREADABLE, fingerprints
+from domainwise.data.cache import UNREADABLE, compute_fingerprints
 
 
 @pytest.fixture
@@ -31,28 +31,28 @@ def times(file: Path, nanoseconds: int) -> None:
 def test_a_fingerprint_is_a_digest_of_the_content(tmp_path: Path) -> None:
     files = write_photos(tmp_path, 3)
     expected = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
-    assert fingerprints(files, tmp_path / "memory") == expected
-    assert fingerprints(files[::-1], tmp_path / "memory") == expected[::-1]
+    assert compute_fingerprints(files, tmp_path / "memory") == expected
+    assert compute_fingerprints(files[::-1], tmp_path / "memory") == expected[::-1]
     assert len(set(expected)) == 3
 
 
 def test_unchanged_files_are_not_read_again(tmp_path: Path, reads: list[str]) -> None:
     files = write_photos(tmp_path, 3)
-    first = fingerprints(files, tmp_path / "memory")
+    first = compute_fingerprints(files, tmp_path / "memory")
     assert sorted(reads) == ["000.png", "001.png", "002.png"]
     reads.clear()
     told: list[object] = []
-    assert fingerprints(files, tmp_path / "memory", lambda *words: told.append(words)) == first
+    assert compute_fingerprints(files, tmp_path / "memory", lambda *words: told.append(words)) == first
     assert reads == []
     assert told == []
 
 
 def test_only_new_files_are_read(tmp_path: Path, reads: list[str]) -> None:
     files = write_photos(tmp_path, 4)
-    fingerprints(files[:2], tmp_path / "memory")
+    compute_fingerprints(files[:2], tmp_path / "memory")
     reads.clear()
     told: list[object] = []
-    fingerprints(files, tmp_path / "memory", lambda *words: told.append(words))
+    compute_fingerprints(files, tmp_path / "memory", lambda *words: told.append(words))
     assert sorted(reads) == ["002.png", "003.png"]
     assert told == [("reading", 2, 2)]
 
@@ -62,10 +62,10 @@ def test_changed_files_are_found(tmp_path: Path, reads: list[str], content: byte
     file = tmp_path / "a.png"
     file.write_bytes(b"first")
     times(file, 1_000_000_000)
-    (before,) = fingerprints([file], tmp_path / "memory")
+    (before,) = compute_fingerprints([file], tmp_path / "memory")
     file.write_bytes(content)
     times(file, 2_000_000_000)
-    (after,) = fingerprints([file], tmp_path / "memory")
+    (after,) = compute_fingerprints([file], tmp_path / "memory")
     assert after != before
     assert after == hashlib.blake2b(content, digest_size=16).hexdigest()
 
@@ -74,10 +74,10 @@ def test_a_file_of_another_size_is_found_though_its_time_was_set_back(tmp_path: 
     file = tmp_path / "a.png"
     file.write_bytes(b"first")
     times(file, 1_000_000_000)
-    before = fingerprints([file], tmp_path / "memory")
+    before = compute_fingerprints([file], tmp_path / "memory")
     file.write_bytes(b"second")
     times(file, 1_000_000_000)
-    assert fingerprints([file], tmp_path / "memory") != before
+    assert compute_fingerprints([file], tmp_path / "memory") != before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of a file's last change of status")
@@ -86,21 +86,21 @@ def test_a_file_of_the_same_size_is_found_though_its_time_was_set_back(tmp_path:
     file = tmp_path / "a.png"
     file.write_bytes(b"first")
     times(file, 1_000_000_000)
-    before = fingerprints([file], tmp_path / "memory")
+    before = compute_fingerprints([file], tmp_path / "memory")
     changed = file.stat().st_ctime_ns
     while file.stat().st_ctime_ns == changed:
         file.write_bytes(b"other")
         times(file, 1_000_000_000)
-    assert fingerprints([file], tmp_path / "memory") != before
+    assert compute_fingerprints([file], tmp_path / "memory") != before
 
 
 def test_a_touched_file_is_read_again_and_has_the_same_fingerprint(tmp_path: Path, reads: list[str]) -> None:
     (file,) = write_photos(tmp_path, 1)
     times(file, 1_000_000_000)
-    before = fingerprints([file], tmp_path / "memory")
+    before = compute_fingerprints([file], tmp_path / "memory")
     reads.clear()
     times(file, 2_000_000_000)
-    assert fingerprints([file], tmp_path / "memory") == before
+    assert compute_fingerprints([file], tmp_path / "memory") == before
     assert reads == ["000.png"]
 
 
@@ -108,11 +108,11 @@ def test_a_file_that_cannot_be_read_has_a_word_and_is_tried_again(tmp_path: Path
     (good,) = write_photos(tmp_path, 1)
     folder, missing = tmp_path / "folder.png", tmp_path / "missing.png"
     folder.mkdir()
-    found = fingerprints([good, folder, missing], tmp_path / "memory")
+    found = compute_fingerprints([good, folder, missing], tmp_path / "memory")
     assert found[1:] == [UNREADABLE, UNREADABLE]
     assert found[0] != UNREADABLE
     missing.write_bytes(good.read_bytes())
-    assert fingerprints([good, folder, missing], tmp_path / "memory") == [found[0], UNREADABLE, found[0]]
+    assert compute_fingerprints([good, folder, missing], tmp_path / "memory") == [found[0], UNREADABLE, found[0]]
 
 
 def test_an_error_of_the_disk_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,16 +123,16 @@ def test_an_error_of_the_disk_is_not_remembered(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", fail)
-        assert fingerprints([file], tmp_path / "memory") == [UNREADABLE]
+        assert compute_fingerprints([file], tmp_path / "memory") == [UNREADABLE]
     expected = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
-    assert fingerprints([file], tmp_path / "memory") == [expected]
+    assert compute_fingerprints([file], tmp_path / "memory") == [expected]
 
 
 def test_a_file_that_is_removed_is_not_remembered(tmp_path: Path) -> None:
     (file,) = write_photos(tmp_path, 1)
-    fingerprints([file], tmp_path / "memory")
+    compute_fingerprints([file], tmp_path / "memory")
     file.unlink()
-    assert fingerprints([file], tmp_path / "memory") == [UNREADABLE]
+    assert compute_fingerprints([file], tmp_path / "memory") == [UNREADABLE]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_a_file_that_is_removed_is_not_remembered(tmp_path: Path) -> None:
 )
 def test_a_damaged_memory_is_ignored_and_written_anew(tmp_path: Path, damaged: bytes, reads: list[str]) -> None:
     files, memory = write_photos(tmp_path, 2), tmp_path / "memory"
-    expected = fingerprints(files, memory)
+    expected = compute_fingerprints(files, memory)
     memory.write_bytes(damaged.replace(b"%s", str(files[0]).encode()))
-    assert fingerprints(files, memory) == expected
+    assert compute_fingerprints(files, memory) == expected
     reads.clear()
-    assert fingerprints(files, memory) == expected
+    assert compute_fingerprints(files, memory) == expected
     assert reads == []

@@ -7,8 +7,8 @@ import pytest
 from image_kinds import write_photos, write_tree
 from torchvision.datasets import ImageFolder
 
-from domainwise.data.image_files import SUFFIXES, list_csv, list_files, list_folder
-from domainwise.data.published import list_nico
+from domainwise.data.datasets import list_nico
+from domainwise.data.image_files import IMAGE_SUFFIXES, list_csv, list_folder, list_images
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -88,9 +88,9 @@ def test_hidden_folders_and_other_files_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_every_suffix_counts_in_capitals_too(tmp_path: Path) -> None:
-    touch(*(tmp_path / "a" / "x" / f"1{suffix}" for suffix in SUFFIXES))
-    touch(*(tmp_path / "a" / "x" / f"2{suffix.upper()}" for suffix in SUFFIXES))
-    assert len(list_folder(tmp_path).domains[0].files) == 2 * len(SUFFIXES)
+    touch(*(tmp_path / "a" / "x" / f"1{suffix}" for suffix in IMAGE_SUFFIXES))
+    touch(*(tmp_path / "a" / "x" / f"2{suffix.upper()}" for suffix in IMAGE_SUFFIXES))
+    assert len(list_folder(tmp_path).domains[0].files) == 2 * len(IMAGE_SUFFIXES)
 
 
 @pytest.mark.parametrize("link", ["root/a", "root/a/x", "root/a/x/below"])
@@ -131,7 +131,7 @@ def test_an_empty_root_is_refused(tmp_path: Path) -> None:
 def test_a_missing_root_is_refused(tmp_path: Path) -> None:
     missing = tmp_path / "no such"
     assert refused(list_folder, missing) == f"the folder {missing} cannot be read: No such file or directory"
-    assert refused(list_files, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert refused(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
 
 
 def test_a_folder_that_cannot_be_walked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_rows_of_a_csv_file_are_numbered_by_the_order_of_their_names(tmp_path: P
     assert (day.name, day.files, day.labels) == ("day", (elsewhere,), (2,))
     assert night.files == (tmp_path / "b" / "2.png", tmp_path / "b" / "sub" / "1.png", tmp_path / "3.png")
     assert (night.name, night.labels) == ("night", (2, 1, 0))
-    assert list_files(str(file)) == listing
+    assert list_images(str(file)) == listing
 
 
 def test_bom_spaces_other_columns_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ def test_names_beyond_ascii_are_read(tmp_path: Path) -> None:
 def test_a_missing_csv_file_is_refused(tmp_path: Path) -> None:
     missing = tmp_path / "no.csv"
     assert refused(list_csv, missing).startswith(f"{missing} cannot be read: ")
-    assert refused(list_files, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert refused(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
-    assert "neither a folder of images nor a CSV file" in refused(list_files, tmp_path / "images.zip")
+    assert "neither a folder of images nor a CSV file" in refused(list_images, tmp_path / "images.zip")
 
 
 # NICO.

@@ -9,8 +9,8 @@ import torch
 from image_kinds import BAD, GOOD, write_images, write_photos, write_tree
 
 from domainwise.data import image_files
-from domainwise.data.decoding import decoded
-from domainwise.data.image_files import check_files, list_files
+from domainwise.data.decoding import decode_image
+from domainwise.data.image_files import check_files, list_images
 from domainwise.errors import DomainwiseError
 
 SIZE = 8
@@ -54,7 +54,7 @@ def test_labels_are_those_of_the_images_beside_them(tmp_path: Path) -> None:
         assert domain.labels.dtype == torch.int64
         for label, kind in enumerate(dataset.classes):
             files = sorted((root / domain.name / kind).iterdir())
-            rows = [np.frombuffer(decoded(file.read_bytes(), SIZE).pixels or b"", np.uint8) for file in files]
+            rows = [np.frombuffer(decode_image(file.read_bytes(), SIZE).pixels or b"", np.uint8) for file in files]
             expected = torch.from_numpy(np.stack(rows)).view(-1, SIZE, SIZE, 3).permute(0, 3, 1, 2)
             assert torch.equal(domain.images[domain.labels == label], expected)
 
@@ -168,7 +168,7 @@ def test_a_check_opens_every_file_and_keeps_none(tmp_path: Path) -> None:
     root = with_broken(tmp_path / "pets", "cut.jpg", "noise.jpg")
     write_images(root / "night" / "ant", {"1.jpg": GOOD["cmyk.jpg"]})
     told: list[object] = []
-    found = check_files(list_files(root), lambda *words: told.append(words))
+    found = check_files(list_images(root), lambda *words: told.append(words))
     folder = root / "day" / "cat"
     assert list(found.faults) == [folder / "000-cut.jpg", folder / "000-noise.jpg"]
     assert found.notes == {root / "night" / "ant" / "1.jpg": "CMYK"}

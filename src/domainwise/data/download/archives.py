@@ -13,7 +13,7 @@ from gzip import BadGzipFile, GzipFile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NamedTuple
 
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 
 
@@ -84,7 +84,7 @@ _DAMAGE = (
 )
 
 
-def unpack(archive: Path, into: Path, *, on_progress: OnProgress = silent) -> Path:
+def unpack(archive: Path, into: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
     """Unpacks `archive` (zip, tar, tar.gz, tgz) as the new folder `into`, which is complete or absent at any moment.
 
     An archive with a member that could be written outside of `into` is refused before anything is written.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import write_atomically
 
@@ -34,7 +34,9 @@ def parse_checksum(text: str) -> Checksum:
     return Checksum(algorithm, digest.lower())
 
 
-def digests(path: Path, algorithms: Iterable[str], name: str = "", on_progress: OnProgress = silent) -> dict[str, str]:
+def digests(
+    path: Path, algorithms: Iterable[str], name: str = "", on_progress: OnProgress = ignore_progress
+) -> dict[str, str]:
     """The file's digest by every one of `algorithms`, from one reading; progress calls the file `name`."""
     # Not for secrecy: md5 is all that some datasets publish, and systems that ban it for secrets allow this.
     hashes = {algorithm: hashlib.new(algorithm, usedforsecurity=False) for algorithm in algorithms}
@@ -169,7 +171,7 @@ def fetch(
     target: Path,
     *,
     checksum: str | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
     timeout: float = 30,
 ) -> Path:
     """Downloads the file at the first of `urls` that gives it; `target` is complete or absent at any moment.

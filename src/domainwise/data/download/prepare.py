@@ -8,7 +8,7 @@ from pathlib import Path
 from domainwise.data.download.archives import ARCHIVE_SUFFIXES, unpack
 from domainwise.data.download.fetch import fetch
 from domainwise.data.download.sources import SOURCES, Source
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.storage.files import locked, write_atomically
 
@@ -16,7 +16,9 @@ DOWNLOADS = ".downloads"
 _UNPACKED = "unpacked"
 
 
-def prepare(name: str, data_dir: Path, *, source: Source | None = None, on_progress: OnProgress = silent) -> Path:
+def prepare(
+    name: str, data_dir: Path, *, source: Source | None = None, on_progress: OnProgress = ignore_progress
+) -> Path:
     """The folder of dataset `name` in `data_dir`, which is made if it is not there and then complete.
 
     Archives are kept in `.downloads/<folder>` until that is done, so that a call goes on where another was

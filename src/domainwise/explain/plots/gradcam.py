@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from domainwise.algorithms.base import evaluating
 from domainwise.data import Dataset, Domain
-from domainwise.data.batches import in_order
+from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.attention import Explained
 from domainwise.explain.gradcam import heat_maps
@@ -151,7 +151,7 @@ class Examples:
 
     def batch(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Images (n, C, H, W) in [0, 1] and labels (n,)."""
-        images, labels = zip(*in_order(self.domain, self.indices, device), strict=True)
+        images, labels = zip(*iterate_batches(self.domain, self.indices, device), strict=True)
         return torch.cat(images), torch.cat(labels)
 
 

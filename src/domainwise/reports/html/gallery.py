@@ -11,7 +11,7 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from domainwise.data.paths import OnProgress, silent
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.explain.attention import attention_of_run
 from domainwise.explain.perturbations import movement, portrait
@@ -141,7 +141,7 @@ def gallery(
     dataset: AnyDataset | None = None,
     data_dir: Path | None = None,
     device: torch.device | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> list[Picture]:
     """Pictures of runs of one trial on one dataset.
 

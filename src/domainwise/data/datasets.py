@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.data.dataset import Dataset, Role
-from domainwise.data.image_files import IMAGE_SIZE, DomainFiles, Listing, list_folder, photos
-from domainwise.data.paths import OnProgress, dataset_folder, silent
+from domainwise.data.image_files import IMAGE_SIZE, DomainFiles, Listing, build_image_dataset, list_folder
+from domainwise.data.paths import OnProgress, dataset_folder, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Power
 
@@ -85,10 +85,10 @@ class Published:
         data_dir: str | Path | None = None,
         image_size: int = IMAGE_SIZE,
         skip_broken: bool = False,
-        on_progress: OnProgress = silent,
+        on_progress: OnProgress = ignore_progress,
     ) -> Dataset:
         """The dataset, decoded through the cache; see `domainwise.data.image_files.image_files` for the arguments."""
-        return photos(
+        return build_image_dataset(
             self.listing(data_dir),
             image_size=image_size,
             skip_broken=skip_broken,
