@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.data.augmentation import augment_batch
 from domainwise.hparams import Hparams, bounded
 
 _EPS = 1e-8
