@@ -13,14 +13,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise.cli.console import DataProgress, show_table
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.explain.plots.accuracy import (
-    draw_against_epsilon,
-    draw_robustness,
-    mean_and_error,
-    means_against_epsilon,
-    measured,
+from domainwise.explain.plots.accuracy import plot_accuracy_by_epsilon, plot_robustness
+from domainwise.explain.robustness import (
+    ATTACK_KINDS,
+    RADII,
+    AttackKind,
+    AttackResult,
+    attack_run,
+    average_by_epsilon,
+    average_over_runs,
+    read_accuracy_by_epsilon,
 )
-from domainwise.explain.robustness import KINDS, RADII, Attacked, Kind, under_attack
 from domainwise.explain.run_names import labels, run_names
 from domainwise.figures import KINDS as PICTURES
 from domainwise.figures import write_figure
@@ -75,12 +78,12 @@ def robustness(
     """Attack trained models, by one perturbation a domain and by one a sample, and draw what accuracy is left."""
     _check_kind_of_picture(output)
     if against_epsilon:
-        frame = measured(run)
+        frame = read_accuracy_by_epsilon(run)
         head, rows = _table_of_epsilons(frame)
-        figure, numbers = draw_against_epsilon(frame), len(head) - 1
+        figure, numbers = plot_accuracy_by_epsilon(frame), len(head) - 1
     else:
         attack = partial(
-            under_attack,
+            attack_run,
             domains=domain or (),
             radii=_numbers(radii),
             kinds=_kinds(kind),
@@ -92,7 +95,7 @@ def robustness(
         )
         frame = _attacked(list(dict.fromkeys(run)), attack, dataset, data_dir)
         head, rows = _table_of_radii(frame)
-        figure, numbers = draw_robustness(frame), len(head) - 3
+        figure, numbers = plot_robustness(frame), len(head) - 3
     files = [output]
     write_figure(output, figure)
     if csv is not None:
@@ -116,15 +119,15 @@ def _numbers(words: str) -> list[float]:
         raise DomainwiseError(f"--radii takes numbers with commas between them, like 0,0.5,1, not {words!r}") from error
 
 
-def _kinds(given: Sequence[str] | None) -> list[Kind]:
+def _kinds(given: Sequence[str] | None) -> list[AttackKind]:
     for name in given or ():
-        if name not in KINDS:
-            raise unknown("kind of attack", name, KINDS)
-    return [kind for kind in KINDS if not given or kind in given]
+        if name not in ATTACK_KINDS:
+            raise unknown("kind of attack", name, ATTACK_KINDS)
+    return [kind for kind in ATTACK_KINDS if not given or kind in given]
 
 
 def _attacked(
-    folders: Sequence[Path], attack: partial[list[Attacked]], dataset: str | None, data_dir: Path | None
+    folders: Sequence[Path], attack: partial[list[AttackResult]], dataset: str | None, data_dir: Path | None
 ) -> pl.DataFrame:
     """A row a measurement of every run, with its `label` and `trial`."""
     settings = [RunFolder(folder).read_config()["config"] for folder in folders]
@@ -148,7 +151,7 @@ def _attacked(
 
 
 def _table_of_radii(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    means = mean_and_error(frame, ["label", "domain", "kind", "radius"])
+    means = average_over_runs(frame, ["label", "domain", "kind", "radius"])
     radii = frame["radius"].unique().sort().to_list()
     rows: dict[tuple[str, ...], list[str]] = {}
     for each in means.sort("radius").iter_rows(named=True):
@@ -161,7 +164,7 @@ def _table_of_radii(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
 def _table_of_epsilons(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     domains = frame["domain"].unique(maintain_order=True).to_list()
     rows: dict[tuple[str, float | None], dict[str, str]] = {}
-    for each in means_against_epsilon(frame).sort("method", "epsilon").iter_rows(named=True):
+    for each in average_by_epsilon(frame).sort("method", "epsilon").iter_rows(named=True):
         rows.setdefault((each["method"], each["epsilon"]), {})[each["domain"]] = _percent(each)
     return ["method", "epsilon", *domains], [
         [method, "" if epsilon is None else f"{epsilon:g}", *[cells.get(domain, "") for domain in domains]]

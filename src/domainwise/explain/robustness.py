@@ -1,15 +1,19 @@
-"""Accuracy of trained models under attacks of growing radius, domain-wise and sample-wise.
+"""Accuracy of trained models under attacks of growing radius, and against the epsilon of their training (Figure 1).
 
-Both attacks climb the cross-entropy in an l2 ball, in steps of 2.5 radius / steps, so that they can cross it, from a
-random start inside it; images stay in [0, 1]. The sample-wise one perturbs every image by itself. The domain-wise one
-finds a single perturbation on the domain's holdout and adds it to the images of its main part, which it never saw.
+Both attacks ascend the cross-entropy inside an l2 ball, from a random start, in steps of 2.5 radius / steps, so that
+they can cross the ball; images stay in [0, 1]. The sample-wise attack perturbs every image separately. The domain-wise
+attack fits a single perturbation on the domain's holdout and adds it to the images of its main part, which it has not
+seen.
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Literal, get_args
 
+import polars as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,106 +22,113 @@ from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
-from domainwise.storage.run_folder import Which
+from domainwise.selection import SELECTIONS
+from domainwise.selection.runs import read_runs, refuse_duplicates
+from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun
 
-Kind = Literal["domain", "sample"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+AttackKind = Literal["domain", "sample"]
+ATTACK_KINDS: tuple[AttackKind, ...] = get_args(AttackKind)
+ATTACKS: Mapping[AttackKind, str] = {"domain": "one perturbation per domain", "sample": "one perturbation per sample"}
 RADII = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+AVERAGE = "average"
 _REACH = 2.5
 
 
 @dataclass(frozen=True)
-class Attacked:
-    """The accuracy of one run's model on one domain under one attack."""
+class AttackResult:
+    """Accuracy of one run's model on one domain under one attack."""
 
     run: str
     domain: str
-    kind: Kind
+    kind: AttackKind
     radius: float
     accuracy: float
     images: int
 
 
-def under_attack(
+def attack_run(
     run: OpenRun,
     *,
     domains: Sequence[str] = (),
     radii: Sequence[float] = RADII,
-    kinds: Sequence[Kind] = KINDS,
+    kinds: Sequence[AttackKind] = ATTACK_KINDS,
     steps: int = 20,
     images: int | None = None,
     which: Which = "best",
     seed: int = 0,
     device: torch.device | None = None,
     on_attack: Callable[[], None] = lambda: None,
-) -> list[Attacked]:
-    """The run's model under every attack asked for; the same numbers for the same seed.
+) -> list[AttackResult]:
+    """Measure the run's model under every attack requested; the same seed gives the same numbers.
 
     Args:
-        domains: by name; by default the run's test domains.
-        radii: l2, over a whole image in [0, 1], whatever its size. At 0 the accuracy is the clean one.
-        steps: of ascent in each attack.
-        images: how many of a domain's main part to measure on; None for all.
-        on_attack: called after each.
+        domains: Names of the domains (default: the run's test domains).
+        radii: l2 radii over a whole image in [0, 1], whatever its size. Radius 0 gives the clean accuracy.
+        kinds: Kinds of attack, `domain` and `sample`.
+        steps: Ascent steps per attack.
+        images: Number of images per domain, from its main part (default: all).
+        which: Model of the run, `best` or `last`.
+        seed: Seed for the random starts.
+        on_attack: Called after each attack.
     """
-    _check(radii, steps, images)
+    _check_attack(radii, kinds, steps, images)
     names = tuple(domains) or run.roles.test
     for name in names:
         if name not in run.dataset.domain_names:
             raise unknown(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
     device = device or torch.device("cpu")
     model = run.model(which).to(device)
-    found = []
+    results = []
     for name in names:
         domain, split = run.dataset.domains[run.dataset.index(name)], run.splits[name]
-        measured = Split(main=split.main[:images], holdout=split.holdout)
+        attacked = Split(main=split.main[:images], holdout=split.holdout)
         for kind in kinds:
             for radius in radii:
-                accuracy = accuracy_under(model, domain, measured, kind, radius, steps, seed, device)
-                found.append(Attacked(run.name, name, kind, radius, accuracy, len(measured.main)))
+                accuracy = evaluate_under_attack(model, domain, attacked, kind, radius, steps, seed, device)
+                results.append(AttackResult(run.name, name, kind, radius, accuracy, len(attacked.main)))
                 on_attack()
-    return found
+    return results
 
 
-def accuracy_under(
+def evaluate_under_attack(
     model: nn.Module,
     domain: Domain,
     split: Split,
-    kind: Kind,
+    kind: AttackKind,
     radius: float,
     steps: int,
     seed: int,
     device: torch.device,
 ) -> float:
-    """The share of the main part's images that the model gets right while attacked."""
+    """Return the model's accuracy on the attacked images of the split's main part."""
     generator = torch.Generator().manual_seed(seed)
-    # In a ball without extent there is nowhere to go.
+    # A ball of radius 0 leaves nothing to ascend.
     steps = steps if radius > 0 else 0
-    kind_of = UniversalPerturbation if kind == "domain" else SampleWisePerturbation
-    perturbation = kind_of(
+    perturbation_class = UniversalPerturbation if kind == "domain" else SampleWisePerturbation
+    perturbation = perturbation_class(
         tuple(domain.images.shape[1:]),
         epsilon=radius,
         step_size=_REACH * radius / max(steps, 1),
         generator=generator,
     ).to(device)
     if kind == "domain":
-        _find(perturbation, model, domain, split.holdout, steps, device)
+        _fit_perturbation(perturbation, model, domain, split.holdout, steps, device)
         steps = 0
-    right = 0
+    correct = 0
     for x, y in iterate_batches(domain, split.main, device):
-        attacked = perturbation.attack(x, 0, _loss(model, y), steps)
+        x_adv = perturbation.attack(x, 0, _loss(model, y), steps)
         with torch.no_grad():
-            right += int((model(attacked).argmax(1) == y).sum())
-    return right / len(split.main)
+            correct += int((model(x_adv).argmax(1) == y).sum())
+    return correct / len(split.main)
 
 
-def _find(
+def _fit_perturbation(
     perturbation: Perturbation, model: nn.Module, domain: Domain, holdout: Tensor, steps: int, device: torch.device
 ) -> None:
-    """Move the domain's perturbation up, a step a batch, over its holdout as often as that takes."""
+    """Ascend one step per batch, cycling through the holdout."""
     if steps and not len(holdout):
-        raise DomainwiseError(f"domain {domain.name!r} has no holdout to find a perturbation on; use --kind sample")
+        raise DomainwiseError(f"domain {domain.name!r} has no holdout to fit a perturbation on; use --kind sample")
     for x, y in islice(cycle(iterate_batches(domain, holdout, device)), steps):
         perturbation.attack(x, 0, _loss(model, y))
 
@@ -126,10 +137,88 @@ def _loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: F.cross_entropy(model(x), y, reduction="none")
 
 
-def _check(radii: Sequence[float], steps: int, images: int | None) -> None:
+def _check_attack(radii: Sequence[float], kinds: Sequence[str], steps: int, images: int | None) -> None:
     if not radii or not all(0 <= radius < float("inf") for radius in radii):
         raise DomainwiseError(f"radii must be numbers of at least 0, not {list(radii)}")
+    for kind in kinds:
+        if kind not in ATTACK_KINDS:
+            raise unknown("kind of attack", kind, ATTACK_KINDS)
     if steps < 1:
         raise DomainwiseError(f"an attack needs at least 1 step, not {steps}")
     if images is not None and images < 1:
-        raise DomainwiseError(f"give at least 1 image to measure on, not {images}")
+        raise DomainwiseError(f"the number of images must be at least 1, not {images}")
+
+
+def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
+    """Read the test accuracy of finished runs by the epsilon they were trained with.
+
+    Per method, epsilon, trial and test domain, training-domain validation selects the record. Hyperparameter samples of
+    the same epsilon compete; a sampled epsilon is a point of its own.
+
+    Args:
+        paths: Run folders, or folders with runs below them, all of one dataset.
+
+    Returns:
+        One row per method, epsilon, trial and test domain (`dataset`, `method`, `epsilon`, `trial`, `domain`,
+        `accuracy`, `run`). `epsilon` is null for methods without one. With several test domains, rows of the domain
+        "average" follow, for each method, epsilon and trial that was tested on all of them.
+    """
+    runs = read_runs(paths, keep_duplicates=True)
+    for note in runs.notes:
+        warnings.warn(note, stacklevel=2)
+    epsilons = pl.DataFrame(
+        [(run, _read_epsilon(run)) for run in runs.frame["run"].unique(maintain_order=True) if _is_ours(run)],
+        schema={"run": pl.String, "epsilon": pl.Float64},
+        orient="row",
+    )
+    frame = runs.frame.with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
+    if frame.is_empty():
+        raise DomainwiseError(f"there are no finished runs in {', '.join(map(str, paths))}")
+    if frame["dataset"].n_unique() > 1:
+        names = ", ".join(sorted(frame["dataset"].unique()))
+        raise DomainwiseError(f"the runs are of several datasets ({names}); give runs of one dataset")
+    # Selection compares whatever shares an algorithm, so each epsilon is an algorithm of its own here.
+    suffix = pl.when(pl.col("epsilon").is_null()).then(pl.lit("")).otherwise(pl.format(" with epsilon {}", "epsilon"))
+    frame = frame.with_columns(algorithm=pl.concat_str("method", suffix))
+    refuse_duplicates(frame)
+    methods = frame.select("run", "method", "epsilon").unique()
+    selected = SELECTIONS["training_domain"](frame).join(methods, on="run", how="left", maintain_order="left")
+    columns = ("dataset", "method", "epsilon", "trial", pl.col("test_domain").alias("domain"), "accuracy", "run")
+    return _append_average(selected.select(columns))
+
+
+def _is_ours(run: str) -> bool:
+    """Exclude DomainBed's runs, which do not record an epsilon under a name we know."""
+    return RunFolder(run).config_file.exists()
+
+
+def _read_epsilon(run: str) -> float | None:
+    epsilon = RunFolder(run).read_config()["config"].get("hparams", {}).get("epsilon")
+    return None if epsilon is None else float(epsilon)
+
+
+def _append_average(frame: pl.DataFrame) -> pl.DataFrame:
+    domains = frame["domain"].n_unique()
+    if domains == 1:
+        return frame
+    average = (
+        frame.group_by("dataset", "method", "epsilon", "trial", maintain_order=True)
+        .agg(pl.col("accuracy").mean(), pl.col("run").first(), count=pl.len())
+        .filter(pl.col("count") == domains)
+        .with_columns(domain=pl.lit(AVERAGE))
+    )
+    return pl.concat([frame, average.select(frame.columns)])
+
+
+def average_by_epsilon(frame: pl.DataFrame) -> pl.DataFrame:
+    """Average over trials: one row per domain, method and epsilon, with `mean`, `error` and `count`."""
+    means = average_over_runs(frame, ["domain", "method", "epsilon"])
+    return means.sort("domain", "method", "epsilon", nulls_last=False)
+
+
+def average_over_runs(frame: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return the `mean` accuracy per group, its standard `error` (null for a single row) and the `count` of rows."""
+    error = pl.when(pl.len() > 1).then(pl.col("accuracy").std(ddof=0) / pl.len().sqrt())
+    return frame.group_by(by, maintain_order=True).agg(
+        mean=pl.col("accuracy").mean(), error=error, count=pl.len().cast(pl.Int64)
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -18,6 +19,7 @@ from domainwise.data.batches import iterate_batches
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.offsets import offset_of_each
+from domainwise.explain.plots.accuracy import plot_accuracy
 from domainwise.figures import write_figure
 from domainwise.reports.formats import as_markdown
 from domainwise.reports.html import write_page
@@ -227,32 +229,25 @@ def _parts(subfigures: object) -> list[SubFigure]:
 def _curves(figure: SubFigure, table: Sequence[Line]) -> None:
     methods = [method for method in dict.fromkeys(line.row.method for line in table) if method != "erm"]
     panels: Sequence[Axes] = figure.subplots(1, max(1, len(methods)), sharey=True, squeeze=False)[0]
-    plain = [line for line in table if line.row.method == "erm"]
     for panel, method in zip(panels, methods or ["erm"], strict=True):
-        for line in plain:
-            _curve(panel, line, PLAIN, "ERM", "--")
-        for line, shade in zip((line for line in table if line.row.method == method), _shades(table), strict=False):
-            if line.row.radius is not None:
-                label = f"radius {line.row.radius:g}" + (" (chosen)" if line.is_chosen else "")
-                _curve(panel, line, shade, label, "-")
+        lines = {_label(line): line for line in table if line.row.method in ("erm", method)}
+        points = [(label, shift, value) for label, line in lines.items() for shift, value in line.shifted.items()]
+        shades = iter((*SHADES, *SHADES[-1:] * len(lines)))
+        colors = {label: PLAIN if line.row.radius is None else next(shades) for label, line in lines.items()}
+        frame = pl.DataFrame(points, schema=["label", "shift", "mean"], orient="row")
+        plot_accuracy(panel, frame, "shift", colors, ticks=list(table[0].shifted), dashed=("ERM",))
         panel.set_title(method.upper())
         panel.set_xlabel("norm of the unseen shift")
-        panel.set_xticks(list(table[0].shifted))
         panel.set_ylim(0.27, 1.02)
-        panel.grid(alpha=0.25)
         panel.axhline(0.5, color="gray", linewidth=0.8, linestyle=":")
         panel.legend(fontsize=8, loc="lower left")
     panels[0].set_ylabel("accuracy")
 
 
-def _curve(panel: Axes, line: Line, color: str, label: str, style: str) -> None:
-    shifts = list(line.shifted)
-    panel.plot(shifts, [line.shifted[s] for s in shifts], style, color=color, marker="o", markersize=3.5, label=label)
-
-
-def _shades(table: Sequence[Line]) -> list[str]:
-    radii = len({line.row.radius for line in table if line.row.radius is not None})
-    return [SHADES[min(index, len(SHADES) - 1)] for index in range(max(1, radii))]
+def _label(line: Line) -> str:
+    if line.row.radius is None:
+        return line.row.method.upper()
+    return f"radius {line.row.radius:g}" + (" (chosen)" if line.is_chosen else "")
 
 
 def _examples(figure: SubFigure, dataset: Dataset) -> None:

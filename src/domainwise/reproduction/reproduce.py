@@ -8,17 +8,18 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from domainwise.explain.gradcam import map_layer
-from domainwise.explain.plots.accuracy import draw_against_epsilon, measured
+from domainwise.explain.plots.accuracy import plot_accuracy_by_epsilon
 from domainwise.explain.plots.gradcam import draw_grad_cam, examples_of
 from domainwise.explain.plots.ranks import draw_ranks
 from domainwise.explain.ranks import ranks
+from domainwise.explain.robustness import read_accuracy_by_epsilon
 from domainwise.reports.footnotes import counted
 from domainwise.reports.html.gallery import WordTable
 from domainwise.reports.published import published
 from domainwise.reproduction.comparison import Compared, beside_the_paper, chosen_of, ordered
 from domainwise.reproduction.memory import judged_costs, measured_costs
 from domainwise.reproduction.plan import Part, RecipePlan
-from domainwise.reproduction.settings_figure import draw_against_setting
+from domainwise.reproduction.settings_figure import plot_accuracy_by_setting
 from domainwise.reproduction.verdict import Judged, judged
 from domainwise.theory.claims import Finding, findings
 from domainwise.theory.figures import draw_all
@@ -66,7 +67,7 @@ def _settings(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     """The table, and accuracy against what its rows vary."""
     table = _table(plan, data_dir)
     compared = beside_the_paper(plan.recipe, chosen_of(plan))
-    figures = {"against_setting": draw_against_setting(plan.recipe, compared)} if compared else {}
+    figures = {"against_setting": plot_accuracy_by_setting(plan.recipe, compared)} if compared else {}
     return Reproduced(table.tables, figures, table.notes)
 
 
@@ -77,7 +78,7 @@ def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     for dataset in dict.fromkeys(part.dataset for part in plan.parts):
         folders = [folder for part in plan.parts if part.dataset == dataset for folder in _done(part)]
         if folders:
-            figures[f"against_radius_{dataset}"] = draw_against_epsilon(measured(folders))
+            figures[f"against_radius_{dataset}"] = plot_accuracy_by_epsilon(read_accuracy_by_epsilon(folders))
     return Reproduced(table.tables, figures, table.notes)
 
 

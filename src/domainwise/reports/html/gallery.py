@@ -15,13 +15,13 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.explain.attention import attention_of_run
 from domainwise.explain.perturbations import movement, portrait
-from domainwise.explain.plots.accuracy import draw_robustness
+from domainwise.explain.plots.accuracy import plot_robustness
 from domainwise.explain.plots.gradcam import draw_grad_cam, examples_of
 from domainwise.explain.plots.perturbations import draw as draw_portrait
 from domainwise.explain.plots.perturbations import draw_components
 from domainwise.explain.plots.ranks import draw_ranks
 from domainwise.explain.ranks import ranks
-from domainwise.explain.robustness import under_attack
+from domainwise.explain.robustness import attack_run
 from domainwise.figures import as_bytes
 from domainwise.perturbations import Perturbation
 from domainwise.reports.html.page_data import Material, Variant, in_order
@@ -225,7 +225,7 @@ def _robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: 
     rows = [
         {"label": label, **asdict(each)}
         for label, run in runs.items()
-        for each in under_attack(
+        for each in attack_run(
             run, domains=[domain], radii=_RADII, steps=_ATTACK_STEPS, images=_ATTACKED, which=which, device=device
         )
     ]
@@ -233,7 +233,7 @@ def _robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: 
         f"Accuracy on {_ATTACKED} images of {domain} under attacks on the trained models, {_ATTACK_STEPS} steps each. "
         "One perturbation for all images of the domain, found on its holdout; or one for each image."
     )
-    return _picture("Accuracy under attack", caption, draw_robustness(pl.DataFrame(rows)))
+    return _picture("Accuracy under attack", caption, plot_robustness(pl.DataFrame(rows)))
 
 
 def _picture(title: str, caption: str, figure: Figure) -> Picture:

@@ -1,0 +1,77 @@
+"""Plots of accuracy against a setting: curves, bands, level lines, and how many runs are behind them."""
+
+import polars as pl
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon
+
+COLORS = {"A": "C0", "B": "C1"}
+
+
+def test_a_series_is_a_curve_with_a_band_or_a_level_line() -> None:
+    points = pl.DataFrame(
+        [("A", 1.0, 0.7, 0.1), ("A", 0.1, 0.6, None), ("B", None, 0.5, 0.05), ("C", 1.0, 0.9, 0.1)],
+        schema=["label", "rank", "mean", "error"],
+        orient="row",
+    )
+    panel = Figure().subplots()
+    plot_accuracy(panel, points, "rank", COLORS, ticks=[0.1, 1.0])
+    lines = {line.get_label(): line for line in panel.lines}
+    assert set(lines) == {"A", "B"}
+    assert list(lines["A"].get_xdata()) == [0.1, 1.0]
+    assert list(lines["A"].get_ydata()) == [0.6, 0.7]
+    assert list(lines["B"].get_ydata()) == [0.5, 0.5]
+    (band,) = (each for each in panel.collections if isinstance(each, PolyCollection))
+    (path,) = band.get_paths()
+    assert {(round(x, 3), round(y, 3)) for x, y in path.vertices} == {(0.1, 0.6), (1.0, 0.6), (1.0, 0.8)}
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["0.1", "1"]
+    assert panel.get_xscale() == "linear"
+
+
+def test_errors_and_counts_are_optional_and_styles_are_kept() -> None:
+    points = pl.DataFrame({"label": ["A", "A", "B", "B"], "shift": [0, 4, 0, 4], "mean": [0.9, 0.8, 0.7, 0.6]})
+    panel = Figure().subplots()
+    plot_accuracy(panel, points, "shift", COLORS, dashed=("B",))
+    assert [line.get_linestyle() for line in panel.lines] == ["-", "--"]
+    assert [line.get_color() for line in panel.lines] == ["C0", "C1"]
+
+
+def test_a_logarithmic_axis_leaves_zero_out() -> None:
+    points = pl.DataFrame({"label": ["A", "A"], "epsilon": [0.0, 1.0], "mean": [0.9, 0.8]})
+    panel = Figure().subplots()
+    plot_accuracy(panel, points, "epsilon", COLORS, is_log=True)
+    assert list(panel.lines[0].get_xdata()) == [1.0]
+
+
+@pytest.fixture
+def frame() -> pl.DataFrame:
+    rows = [
+        (method, epsilon, trial, "sketch", accuracy)
+        for method, epsilon, accuracies in (
+            ("erm", None, (0.5, 0.5, 0.53)),
+            ("mat", 0.1, (0.6, 0.62, 0.58)),
+            ("mat", 1.0, (0.7, 0.74, 0.66)),
+        )
+        for trial, accuracy in enumerate(accuracies)
+    ]
+    return pl.DataFrame(rows, schema=["method", "epsilon", "trial", "domain", "accuracy"], orient="row")
+
+
+def test_figure_1_has_a_curve_per_method_and_a_level_line_without_epsilon(frame: pl.DataFrame) -> None:
+    figure = plot_accuracy_by_epsilon(frame)
+    figure.draw_without_rendering()
+    (panel,) = figure.axes
+    lines = {str(line.get_label()): line for line in panel.lines}
+    assert set(lines) == {"MAT (n = 3)", "ERM (n = 3)"}
+    assert list(lines["MAT (n = 3)"].get_xdata()) == [0.1, 1.0]
+    assert list(lines["MAT (n = 3)"].get_ydata()) == pytest.approx([0.6, 0.7])
+    assert list(lines["ERM (n = 3)"].get_ydata()) == pytest.approx([0.51, 0.51])
+    assert panel.get_xscale() == "log"
+
+
+def test_a_curve_with_uneven_trials_says_so(frame: pl.DataFrame) -> None:
+    more = pl.DataFrame([("mat", 5.0, 0, "sketch", 0.4)], schema=frame.columns, orient="row")
+    (panel,) = plot_accuracy_by_epsilon(pl.concat([frame, more], how="vertical_relaxed")).axes
+    assert {str(line.get_label()) for line in panel.lines} == {"MAT (n = 1 to 3)", "ERM (n = 3)"}
