@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 from domainwise.sweeps.engine import Watch
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
@@ -27,7 +27,7 @@ def train_all(configs: Sequence[RunConfig], *, workers: int, records_file: Path 
     if records_file is not None:
         lines = [json.dumps(record) for records in results for record in records]
         before = records_file.read_text().splitlines() if records_file.exists() else []
-        write_atomically(records_file, "".join(f"{line}\n" for line in dict.fromkeys([*before, *lines])).encode())
+        write_atomic(records_file, "".join(f"{line}\n" for line in dict.fromkeys([*before, *lines])).encode())
     return results
 
 

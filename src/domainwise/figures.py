@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from domainwise.errors import unknown
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 
 KINDS = ("png", "svg", "pdf")
 # Without dates, and with names inside that depend on the content alone.
@@ -23,7 +23,7 @@ def write_figure(path: Path, figure: Figure) -> None:
     if kind not in KINDS:
         raise unknown("kind of picture", kind or str(path), KINDS)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, as_bytes(figure, kind))
+    write_atomic(path, as_bytes(figure, kind))
 
 
 def as_bytes(figure: Figure, kind: str = "png", dpi: int = 150) -> bytes:

@@ -1,15 +1,17 @@
-"""The command line: one file a command, each parses, makes one call and prints."""
+"""The command line: one file per command. Each parses, makes one call into the API, and prints."""
 
 import importlib
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import domainwise
 from domainwise.errors import DomainwiseError, RunInterrupted, in_one_line
 
-# Each is a module here, with a function or a group of commands of its name.
+# Each is a module here, with a function or an `app` of its name.
 COMMANDS = (
     "train",
     "sweep",
@@ -27,33 +29,31 @@ COMMANDS = (
 
 
 def main() -> None:
-    """Run a command; what a user can put right is one line and exit code 2, never a traceback."""
-    warnings.showwarning = _note
+    """Run a command. An error that the user can fix is one line on stderr and exit code 2, never a traceback."""
+    warnings.showwarning = _print_warning
     try:
-        application(sys.argv[1:])()
+        build_app(sys.argv[1:])()
     except (DomainwiseError, OSError) as error:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         sys.exit(2)
-    except RunInterrupted as stopped:
-        print(f"{stopped}; the same command goes on from there", file=sys.stderr)
+    except RunInterrupted as interruption:
+        print(f"{interruption}; rerun the same command to resume", file=sys.stderr)
         sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def application(words: Sequence[str]) -> typer.Typer:
-    """The commands. Where the words name one, only that is imported: a table should not wait for torch."""
+def build_app(args: Sequence[str]) -> typer.Typer:
+    """Build the application. If `args` name a command, only that module is imported, to start fast."""
     app = typer.Typer(
         help="Train image classifiers that hold up in domains they never saw.",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    # A group of one command would be that command.
-    app.callback()(lambda: None)
-    for name in words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS:
+    app.callback()(_show_version)
+    for name in args[:1] if args[:1] and args[0] in COMMANDS else COMMANDS:
         module = importlib.import_module(f"domainwise.cli.{name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
@@ -62,5 +62,13 @@ def application(words: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _note(message: Warning | str, *_: object, **__: object) -> None:
+def _show_version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"domainwise {domainwise.__version__}")
+        raise typer.Exit()
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"note: {message}", file=sys.stderr)

@@ -1,9 +1,10 @@
-"""A bar for each part of the work on data: reading, decoding, downloading."""
+"""What commands print: progress bars, tables, durations; and how Ctrl-C reaches them."""
 
+import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -11,17 +12,43 @@ from typing import Any
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.reports.formats import as_markdown
-from domainwise.storage.sweep_folder import Standing
-from domainwise.sweeps.plan import PlannedRun
+from domainwise.storage.run_folder import RunStatus
+from domainwise.storage.sweep_folder import PlannedRun
+
+_IMMEDIATE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def make_console(quiet: bool = False, *, stderr: bool = False) -> Console:
+    """Return the console to print to: stdout for results, stderr for progress beside a table or JSON."""
+    return Console(quiet=quiet, stderr=stderr)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether to save and stop: after one Ctrl-C or SIGTERM. A second stops at once."""
+    is_interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        for each, handler in _IMMEDIATE.items():
+            signal.signal(each, handler)
+
+    before = {each: signal.signal(each, interrupt) for each in _IMMEDIATE}
+    try:
+        yield lambda: is_interrupted
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 class DataProgress:
-    """Shows what an `OnProgress` reports, a line a part of the work, and leaves nothing behind."""
+    """One progress bar per task that an `OnProgress` reports: reading, decoding, downloading."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
@@ -41,71 +68,56 @@ class DataProgress:
         self.stop()
 
     def stop(self) -> None:
-        # Where nothing was reported nothing was started, and rich would print an empty line.
+        # If nothing was reported the bar never started, and rich would print an empty line.
         if self.tasks:
             self.progress.stop()
             self.tasks.clear()
 
-    def report(self, what: str, done: int, total: int) -> None:
+    def report(self, task: str, done: int, total: int) -> None:
         if not self.tasks:
             self.progress.start()
-        if what not in self.tasks:
-            self.tasks[what] = self.progress.add_task(what)
-        self.progress.update(self.tasks[what], completed=done, total=total or None, visible=not 0 < total <= done)
+        if task not in self.tasks:
+            self.tasks[task] = self.progress.add_task(task)
+        self.progress.update(self.tasks[task], completed=done, total=total or None, visible=not 0 < total <= done)
 
 
-def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, is_markdown: bool = False) -> None:
-    """Print the table; its last `numbers` columns are set to the right."""
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: int = 0, *, is_markdown: bool = False
+) -> None:
+    """Print a table to stdout; its last `numeric` columns are right-aligned."""
     if is_markdown:
-        print(as_markdown(head, rows, numbers))
+        from domainwise.reports.formats import as_markdown
+
+        print(as_markdown(header, rows, numeric))
         return
     table = Table(box=None, header_style="bold")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < len(head) - numbers else "right", no_wrap=True)
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index < len(header) - numeric else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console()
     if not console.is_terminal:
-        # Into a pipe or file nothing is cut to the width of a window.
+        # In a pipe or file, nothing is cut to the width of a window.
         console = Console(width=1000)
     console.print(table)
 
 
-_AT_ONCE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether to stop."""
-    asked = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        for each, at_once in _AT_ONCE.items():
-            signal.signal(each, at_once)
-
-    before = {each: signal.signal(each, note) for each in _AT_ONCE}
-    try:
-        yield lambda: asked
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-STATES = ("done", "running", "failed", "to do")
+STATES = ("done", "running", "failed", "pending")
 
 
 class SweepProgress:
-    """Shows how the runs of a sweep stand, as far as it has been told. Without a terminal: a line a run that ends."""
+    """Shows the status of every run of a sweep as a live table; without a terminal, one line per finished run."""
 
-    def __init__(self, runs: Sequence[PlannedRun], steps: int | None, console: Console) -> None:
+    def __init__(self, runs: Iterable[PlannedRun], steps: int | None, console: Console) -> None:
         self.console, self.steps = console, steps
-        self.names = {run.name: f"{run.config.algorithm_name} on {run.config.dataset_name}" for run in runs}
-        self.standings: dict[str, Standing] = {}
-        self.is_under_way = False
-        self.began, self.fraction_before = time.monotonic(), 0.0
-        self.live = Live(get_renderable=self._shown, console=console, transient=True, refresh_per_second=4)
+        self.statuses: dict[PlannedRun, RunStatus] = dict.fromkeys(runs, RunStatus("pending"))
+        self.has_begun = False
+        self.start_time, self.start_fraction = time.monotonic(), 0.0
+        self.live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> "SweepProgress":
         if self.console.is_terminal:
@@ -117,54 +129,56 @@ class SweepProgress:
             self.live.stop()
 
     def begin(self) -> None:
-        """From here on something happens: until now it was told how things stood before."""
-        self.is_under_way = True
-        self.began, self.fraction_before = time.monotonic(), self._fraction()
+        """Start the clock: statuses before this are from an earlier part of the sweep."""
+        self.has_begun = True
+        self.start_time, self.start_fraction = time.monotonic(), self._fraction()
 
-    def tell(self, run: PlannedRun, now: Standing) -> None:
-        self.standings[run.name] = now
-        if self.is_under_way and now.state in ("done", "failed"):
-            ended = sum(each.state in ("done", "failed") for each in self.standings.values())
-            words = now.state if now.state == "done" else f"[red]failed[/red]: {now.error}"
-            self.console.print(f"{ended}/{len(self.names)} {run.name}: {words}", highlight=False, soft_wrap=True)
+    def update(self, run: PlannedRun, status: RunStatus) -> None:
+        self.statuses[run] = status
+        if self.has_begun and status.state in ("done", "failed"):
+            finished = sum(each.state in ("done", "failed") for each in self.statuses.values())
+            outcome = status.state if status.state == "done" else f"[red]failed[/red]: {escape(status.error)}"
+            self.console.print(
+                f"{finished}/{len(self.statuses)} {escape(run.name)}: {outcome}", highlight=False, soft_wrap=True
+            )
 
-    def _shown(self) -> Group:
-        return Group(counts_table(self.names, self.standings), Text(self._line(), style="bold"))
+    def _render(self) -> Group:
+        return Group(status_table(self.statuses), Text(self._summary(), style="bold"))
 
-    def _line(self) -> str:
+    def _summary(self) -> str:
         fraction = self._fraction()
-        gained, passed = fraction - self.fraction_before, time.monotonic() - self.began
-        left = duration(passed * (1 - fraction) / gained) if gained > 1e-6 and passed > 3 else "..."
-        return f"{fraction:.0%} in {duration(passed)}, about {left} left; Ctrl-C saves and stops"
+        gained, elapsed = fraction - self.start_fraction, time.monotonic() - self.start_time
+        left = format_duration(elapsed * (1 - fraction) / gained) if gained > 1e-6 and elapsed > 3 else "..."
+        return f"{fraction:.0%} in {format_duration(elapsed)}, estimated time left: {left}; Ctrl-C saves and stops"
 
     def _fraction(self) -> float:
-        """Of all steps, those that are done; a failed run has none left."""
+        """Return the share of all steps that are done; a failed run has none left."""
         shares = [
             1.0 if each.state in ("done", "failed") else min(1.0, each.step / self.steps) if self.steps else 0.0
-            for each in self.standings.values()
+            for each in self.statuses.values()
         ]
-        return sum(shares) / len(self.names) if self.names else 1.0
+        return sum(shares) / len(shares) if shares else 1.0
 
 
-def counts_table(names: dict[str, str], standings: dict[str, Standing]) -> Table:
-    """How many runs stand how, a row a method and dataset."""
-    counts: dict[str, Counter[str]] = {row: Counter() for row in dict.fromkeys(names.values())}
-    for name, row in names.items():
-        state = standings[name].state if name in standings else "to do"
-        counts[row]["to do" if state == "unfinished" else state] += 1
+def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
+    """Return a table of how many runs are in which state, one row per method and dataset."""
+    counts: dict[str, Counter[str]] = {}
+    for run, status in statuses.items():
+        state = "pending" if status.state == "unfinished" else status.state
+        counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[state] += 1
     table = Table("", *STATES, box=box.SIMPLE_HEAD, header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"
-    for row, of_row in counts.items():
-        table.add_row(row, *(str(of_row[state]) if of_row[state] else "" for state in STATES))
+    for row, by_state in counts.items():
+        table.add_row(escape(row), *(str(by_state[state]) if by_state[state] else "" for state in STATES))
     if len(counts) > 1:
         table.add_section()
-        table.add_row("all", *(str(sum(of_row[state] for of_row in counts.values())) for state in STATES))
+        table.add_row("all", *(str(sum(by_state[state] for by_state in counts.values())) for state in STATES))
     return table
 
 
-def duration(seconds: float) -> str:
-    """`95` to `1 min 35 s`."""
+def format_duration(seconds: float) -> str:
+    """Format seconds, such as 95 as `1 min 35 s`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -19,8 +19,8 @@ from domainwise.data.download import SOURCES, prepare
 from domainwise.data.image_files import Check, DomainFiles, Listing, check_files, list_images
 from domainwise.data.paths import cache_folder, data_folder
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.training.config import RunConfig, build_dataset
-from domainwise.training.registry import dataset_options, is_path
+from domainwise.training.config import RunConfig
+from domainwise.training.registry import DatasetCache, dataset_options, is_path
 
 app = typer.Typer(help="List, check and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -83,7 +83,7 @@ def check(
     if dataset not in DATASETS:
         raise unknown("dataset", dataset, DATASETS)
     print(inspect.getdoc(DATASETS[dataset]), end="\n\n")
-    _print_counts(console, _listing_of(build_dataset(RunConfig(dataset=dataset, data_dir=data_dir))))
+    _print_counts(console, _listing_of(DatasetCache().build(RunConfig(dataset=dataset, data_dir=data_dir))))
     options = dataset_options(dataset).values()
     defaults = ", ".join(f"{option.name}={option.default}" for option in options)
     if defaults:
@@ -120,7 +120,7 @@ def get_ready(
             if not (folder / source.folder).is_dir() and source.files:
                 console.print(f"{dataset} from {source.homepage} (licence: {source.licence})", highlight=False)
             prepare(dataset, folder, on_progress=progress.report)
-        built = build_dataset(config, progress.report)
+        built = DatasetCache().build(config, progress.report)
     shape = " x ".join(map(str, built.image_shape))
     images = sum(len(domain) for domain in built.domains)
     console.print(f"[bold]ready[/bold]: {images} images of {shape} in {len(built.domains)} domains", highlight=False)

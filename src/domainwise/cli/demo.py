@@ -14,7 +14,7 @@ from domainwise.cli.console import DataProgress, interruptible
 from domainwise.data import silhouettes
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.demo import METHODS, RADII, STEPS, Line, Plan, Row, draw, lines, table_of, write_demo_page
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunResult, load_algorithm
 
@@ -108,8 +108,8 @@ def _run(plan: Plan, workers: int, console: Console) -> list[tuple[Row, RunResul
             progress.update(task, done=finished)
             progress.console.print(f"{finished:>3}/{len(configs)} {result.folder.name}", highlight=False)
 
-        watch = Watch(on_progress, on_done, should_stop=is_interrupted)
-        results = [result for result in run_all(configs, workers=workers, watch=watch) if result is not None]
+        callbacks = EngineCallbacks(on_progress, on_done, should_stop=is_interrupted)
+        results = [result for result in run_all(configs, callbacks, workers=workers) if result is not None]
     return list(zip(rows, results, strict=True))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from rich.console import Console
 
-from domainwise.cli.console import DataProgress, show_table
+from domainwise.cli.console import DataProgress, print_table
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.attention import (
     Attention,
@@ -22,7 +22,7 @@ from domainwise.explain.plots.gradcam import Examples, draw_grad_cam, examples_o
 from domainwise.explain.run_names import labels
 from domainwise.figures import KINDS, write_figure
 from domainwise.reports.cells import METHOD_ORDER
-from domainwise.storage.discovery import find_folders
+from domainwise.storage.discovery import discover
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.loading import OpenRun, open_run
@@ -112,8 +112,8 @@ class _Run:
 
 def _runs(paths: Sequence[Path], which: Which) -> list[_Run]:
     """Those with weights, seed by seed and in the paper's order of methods; all of the same data."""
-    folders = [folder for folder in find_folders(paths) if folder.is_ours]
-    ready = [folder.path for folder in folders if f"{which}.safetensors" in folder.files]
+    folders = [run for run in discover(paths).runs if not run.is_domainbed]
+    ready = [folder.path for folder in folders if RunFolder(folder.path).has_weights(which)]
     if not ready:
         raise DomainwiseError(f"no run in {', '.join(map(str, paths))} has a model yet ({which}.safetensors)")
     if missing := len(folders) - len(ready):
@@ -139,7 +139,7 @@ def _can_be_shown(run: OpenRun, others: Iterable[OpenRun], domain: str) -> bool:
 
 def _print(made: AttentionTable, classes: Explained, is_markdown: bool) -> None:
     print(f"Share of Grad-CAM attention on the object, in percent ({classes} class)\n")
-    show_table(["method", *made.domains], made.lines(), numbers=len(made.domains), is_markdown=is_markdown)
+    print_table(["method", *made.domains], made.lines(), numeric=len(made.domains), is_markdown=is_markdown)
     for method, (blank, total) in made.blank.items():
         if blank:
             print(f"note: {method}: {blank} of {total} maps have no heat and do not count", file=sys.stderr)

@@ -1,62 +1,121 @@
-"""Words of the command line to values: `name=value` pairs and lists."""
+"""Command-line options: those generated from `RunConfig`, those that several commands share, and name=value pairs."""
 
 import ast
-from collections.abc import Collection, Sequence
-from typing import Any
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from typer.core import TyperGroup
+import typer
 
 from domainwise.errors import DomainwiseError
+from domainwise.training.config import RunConfig, option_names
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache)."),
+]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")]
+
+# Dataset options that most users need, as options of their own.
+_SHORTCUTS = {
+    "image_size": Annotated[int | None, typer.Option(help="Side length of the images in pixels.")],
+    "skip_broken": Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")],
+}
 
 
-def pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """`["epsilon=.5"]` to `{"epsilon": ".5"}`."""
-    found: dict[str, str] = {}
+def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> Callable[..., Callable[..., None]]:
+    """Decorate a command so that its parameter `settings` is filled by one option per setting of `RunConfig`.
+
+    Args:
+        names: the settings to offer.
+        is_default_none: options that are not given are left out of `settings`, instead of having their default; the
+            command's own options come first in its help.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        fields = [field for field in dataclasses.fields(RunConfig) if field.name in names]
+        generated = [_option_parameter(field, is_default_none) for field in fields]
+        if "dataset_options" in names:
+            generated += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for name, annotation in _SHORTCUTS.items()
+            ]
+        own = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters = [*own, *generated] if is_default_none else [*generated, *own]
+
+        def run(**values: Any) -> None:
+            settings = {each.name: values.pop(each.name) for each in generated}
+            command(settings=_collect_settings(settings, is_default_none), **values)
+
+        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+        # Typer reads both.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
+
+
+def parse_pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """Parse `["epsilon=.5"]` to `{"epsilon": ".5"}`."""
+    pairs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
-            raise DomainwiseError(f"{option} takes name=value, not {word!r}")
-        found[name.strip()] = value.strip()
-    return found
+            raise DomainwiseError(f"{option} expects name=value, not {word!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
-def literals(words: Sequence[str], option: str) -> dict[str, Any]:
-    """The same with values read as Python literals where they are some: `image_size=48`, `shifts=0,8`."""
-    return {name: _literal(value) for name, value in pairs(words, option).items()}
+def parse_literals(words: Sequence[str], option: str) -> dict[str, Any]:
+    """Parse pairs whose values are Python literals if possible: `image_size=48`, `shifts=0,8`."""
+    return {name: _parse_literal(value) for name, value in parse_pairs(words, option).items()}
 
 
-def _literal(word: str) -> Any:
+def _option_parameter(field: "dataclasses.Field[Any]", is_default_none: bool) -> inspect.Parameter:
+    kind = _option_type(field)
+    names = option_names(field)
+    if kind is bool and field.default is None:
+        names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
+    default = None if is_default_none or kind == list[str] else field.default
+    choices = field.metadata["choices"]
+    option = typer.Option(*names, help=field.metadata["help"], autocompletion=(lambda: choices) if choices else None)
+    is_optional = default is None or is_default_none
+    annotation = Annotated[kind | None if is_optional else kind, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option_type(field: "dataclasses.Field[Any]") -> Any:
+    if isinstance(field.default, tuple) or field.default is dataclasses.MISSING:
+        return list[str]
+    types = (field.type, *get_args(field.type))
+    return next((kind for kind in (bool, int, float) if kind in types), str)
+
+
+def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[str, Any]:
+    """Turn what typer parsed into settings of `RunConfig`; hyperparameters stay pairs of strings."""
+    settings = {name: value for name, value in values.items() if name not in _SHORTCUTS}
+    if "hparams" in settings:
+        settings["hparams"] = parse_pairs(settings["hparams"] or [], "--hparam")
+    if "dataset_options" in settings:
+        shortcuts = {name: values[name] for name in _SHORTCUTS if values[name]}
+        options = parse_literals(settings["dataset_options"] or [], "--dataset-option")
+        settings["dataset_options"] = {**shortcuts, **options}
+    for name in ("train_domains", "test_domains"):
+        if name in settings:
+            settings[name] = tuple(settings[name] or ())
+    if is_default_none:
+        return {name: value for name, value in settings.items() if value not in (None, {}, ())}
+    return settings
+
+
+def _parse_literal(word: str) -> Any:
     try:
         return ast.literal_eval(word)
     except (ValueError, SyntaxError):
         return word
-
-
-class ManyValues(TyperGroup):
-    """A command whose repeatable options take all the words that follow, so that each need not be repeated."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        repeatable = {word for each in self.params if getattr(each, "multiple", False) for word in each.opts}
-        return super().parse_args(ctx, spread(args, repeatable, self.commands))
-
-
-def spread(words: Sequence[str], repeatable: Collection[str], commands: Collection[str] = ()) -> list[str]:
-    """`["--algorithms", "erm", "mat"]` to `["--algorithms", "erm", "--algorithms", "mat"]`.
-
-    The word right after an option is always its value; the values end at the next option or at a command's name.
-    """
-    result: list[str] = []
-    option, is_first = "", False
-    for word in words:
-        if is_first:
-            result.append(word)
-            is_first = False
-        elif word in repeatable:
-            result.append(word)
-            option, is_first = word, True
-        elif option and not word.startswith("-") and word not in commands:
-            result += [option, word]
-        else:
-            result.append(word)
-            option = ""
-    return result

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from domainwise.cli.console import DataProgress, show_table
+from domainwise.cli.console import DataProgress, print_table
 from domainwise.explain.perturbations import Movement, Portrait, movement, portrait
 from domainwise.explain.plots.perturbations import draw, draw_components
 from domainwise.explain.plots.ranks import draw_ranks
 from domainwise.explain.ranks import Ranks, ranks
 from domainwise.explain.run_names import run_names
 from domainwise.figures import write_figure
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 from domainwise.training.device import pick_device
 from domainwise.training.loading import open_run
 
@@ -60,10 +60,10 @@ def perturbations(
     with errors.status("drawing ..."):
         files = _draw(found, output)
     if json_ is not None:
-        write_atomically(json_, (json.dumps([_as_json(*each) for each in found], indent=1) + "\n").encode())
+        write_atomic(json_, (json.dumps([_as_json(*each) for each in found], indent=1) + "\n").encode())
         files.append(json_)
     rows = [row for drawn, _, measured in found for row in _rows(drawn, measured)]
-    show_table(HEAD, rows, numbers=7, is_markdown=markdown)
+    print_table(HEAD, rows, numeric=7, is_markdown=markdown)
     errors.print(f"wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from domainwise.errors import unknown
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 from domainwise.training import RunFolder, load_model
 from domainwise.training.device import pick_device
 from domainwise.training.prediction import Prediction, image_files_at, predictions
@@ -61,7 +61,7 @@ def predict(
         if output is None:
             sys.stdout.write(text)
         else:
-            write_atomically(output, text.encode())
+            write_atomic(output, text.encode())
             errors.print(f"wrote {output}", highlight=False)
     faults = [each for each in made if each.fault]
     for each in faults:

@@ -18,7 +18,7 @@ from domainwise.reports.html.gallery import runs_to_look_at
 from domainwise.reports.html.page_data import Variants
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import DuplicateRuns, read_runs
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 
 EXAMPLES = """
 Examples:
@@ -189,7 +189,7 @@ def _selections(sweeps: Sequence[Path]) -> list[str]:
 
 def _write(output: Path, text: str) -> None:
     try:
-        write_atomically(output, text.encode())
+        write_atomic(output, text.encode())
     except OSError as error:
         raise DomainwiseError(f"{output} cannot be written: {error.strerror}") from error
     print(f"wrote {output}", file=sys.stderr)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from domainwise.cli.console import DataProgress, duration, show_table
-from domainwise.cli.sweep import Conductor, engine_named
+from domainwise.cli.console import DataProgress, SweepProgress, format_duration, interruptible, print_table
+from domainwise.cli.sweep import _print_outcomes
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.figures import as_bytes, write_figure
 from domainwise.reports.formats import as_markdown
@@ -18,10 +18,13 @@ from domainwise.reproduction.plan import RecipeCost, RecipePlan, cost_of, plan_r
 from domainwise.reproduction.recipe import Recipe, Scale, recipe_named, recipes, scale_named
 from domainwise.reproduction.reproduce import Reproduced, reproduced
 from domainwise.reproduction.smoke_data import write_layouts
-from domainwise.storage.files import write_atomically
-from domainwise.storage.sweep_folder import Standing, SweepFolder
-from domainwise.sweeps.plan import PlannedRun
-from domainwise.sweeps.time_estimate import Costs, estimated_seconds
+from domainwise.storage.files import write_atomic
+from domainwise.storage.run_folder import RunFolder, RunStatus
+from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
+from domainwise.sweeps.engine import Engine
+from domainwise.sweeps.runner import SweepOutcome, make_engine, run_plan
+from domainwise.sweeps.time_estimate import Costs, estimate_seconds
+from domainwise.training import RunConfig
 
 EXAMPLES = """
 Examples:
@@ -100,9 +103,8 @@ def reproduce(
     if size.name != "smoke":
         tell(plans, workers, console)
     if not dry_run:
-        used = engine_named(engine, workers, address, gpus_per_run, "auto")
-        conductor = Conductor(used, None, retry_failed=retry_failed, console=console)
-        carry_out(plans, conductor, folder, data_dir)
+        used = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run)
+        run_recipes(plans, used, folder, data_dir, retry_failed=retry_failed, console=console)
 
 
 def _datasets(chosen: Sequence[Recipe]) -> list[str]:
@@ -126,12 +128,12 @@ def _list(console: Console) -> None:
         )
         for each in recipes().values()
     ]
-    show_table(("in the paper", "recipe", "or", "runs at full scale", "cpu scale, two processors", "what"), rows, 0)
+    print_table(("in the paper", "recipe", "or", "runs at full scale", "cpu scale, two processors", "what"), rows, 0)
     console.print("\n--dry-run measures a few steps and tells how long a scale takes here", highlight=False)
 
 
 def _in_words(cost: RecipeCost) -> str:
-    return f"{cost.runs} runs, {duration(cost.seconds or 0.0)}" if cost.runs else "a minute"
+    return f"{cost.runs} runs, {format_duration(cost.seconds or 0.0)}" if cost.runs else "a minute"
 
 
 def _plan(
@@ -162,45 +164,61 @@ def tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
     for plan in plans:
         for name, why in plan.left_out.items():
             console.print(f"{plan.recipe.key}: {name} is left out: {why}", highlight=False, soft_wrap=True)
-        to_do = [run for run in plan.runs if not (Path(run.config.folder()) / "done").exists()]
+        to_do = [config for run, config in plan.runs.items() if not RunFolder(run.folder).is_done]
         line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
         if to_do:
             line += f"; {_estimate(to_do, workers, known, console)}"
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _estimate(runs: Sequence[PlannedRun], workers: int, known: Costs, console: Console) -> str:
+def _estimate(configs: Sequence[RunConfig], workers: int, known: Costs, console: Console) -> str:
     with console.status("measuring a few steps") as status:
 
         def show(what: str) -> None:
             status.update(f"measuring a few steps of {what}")
 
         try:
-            return f"about {duration(estimated_seconds(runs, workers, show, known))} with {workers} at a time"
+            return f"about {format_duration(estimate_seconds(configs, workers, show, known))} with {workers} at a time"
         except DomainwiseError as error:
             return f"how long cannot be told: {error}"
 
 
-def carry_out(plans: Sequence[RecipePlan], conductor: Conductor, folder: SweepFolder, data_dir: Path | None) -> None:
+def run_recipes(
+    plans: Sequence[RecipePlan],
+    engine: Engine,
+    folder: SweepFolder,
+    data_dir: Path | None,
+    *,
+    retry_failed: bool,
+    console: Console,
+) -> None:
     """All runs together, so that workers begin once; each result is written as soon as its runs have ended."""
     unwritten, ended = list(plans), set[Path]()
 
     def write_what_is_complete() -> None:
-        for plan in [plan for plan in unwritten if all(run.config.folder() in ended for run in plan.runs)]:
+        for plan in [plan for plan in unwritten if all(run.folder in ended for run in plan.runs)]:
             unwritten.remove(plan)
-            write_result(plan, folder, data_dir, conductor.console)
+            write_result(plan, folder, data_dir, console)
 
-    def on_stand(run: PlannedRun, now: Standing) -> None:
-        if now.state in ("done", "failed"):
-            ended.add(run.config.folder())
-            write_what_is_complete()
+    runs = dict({run.folder: (run, config) for plan in plans for run, config in plan.runs.items()}.values())
+    outcome = SweepOutcome(0, 0)
+    with folder.lock():
+        with interruptible() as is_interrupted, SweepProgress(runs, None, console) as progress:
 
-    with folder.locked():
-        runs = {run.config.folder(): run for plan in plans for run in plan.runs}
-        if runs:
-            conductor.carry_out(list(runs.values()), folder, on_stand)
-        with conductor.console.status("working out what needs no runs"):
+            def on_status(run: PlannedRun, status: RunStatus) -> None:
+                progress.update(run, status)
+                if status.state in ("done", "failed"):
+                    ended.add(run.folder)
+                    write_what_is_complete()
+
+            if runs:
+                outcome = run_plan(
+                    runs, engine, retry_failed=retry_failed, on_status=on_status, should_stop=is_interrupted
+                )
+        with console.status("working out what needs no runs"):
             write_what_is_complete()
+    if runs:
+        _print_outcomes({folder.path: outcome}, console)
 
 
 def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, console: Console) -> None:
@@ -211,15 +229,14 @@ def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, c
     title = f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about}"
     for table in made.tables:
         console.print(f"\n[bold]{table.title}[/bold]", highlight=False, soft_wrap=True)
-        show_table(table.head, table.rows, numbers=table.numbers)
+        print_table(table.head, table.rows, numeric=table.numbers)
     for note in made.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     for name, figure in made.figures.items():
         write_figure(place / f"{name}.png", figure)
     files = [place / "result.md"]
-    write_atomically(files[0], _as_text(title, made).encode())
-    runs = [Path(run.config.folder()) for run in plan.runs]
-    done = [run for run in runs if (run / "done").exists()]
+    write_atomic(files[0], _as_text(title, made).encode())
+    done = [run.folder for run in plan.runs if RunFolder(run.folder).is_done]
     if done and made.tables:
         files.append(place / "result.html")
         pictures = [

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise.cli.console import DataProgress, show_table
+from domainwise.cli.console import DataProgress, print_table
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.explain.plots.accuracy import plot_accuracy_by_epsilon, plot_robustness
 from domainwise.explain.robustness import (
@@ -27,7 +27,7 @@ from domainwise.explain.robustness import (
 from domainwise.explain.run_names import labels, run_names
 from domainwise.figures import KINDS as PICTURES
 from domainwise.figures import write_figure
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training.device import pick_device
 from domainwise.training.loading import open_run
@@ -99,9 +99,9 @@ def robustness(
     files = [output]
     write_figure(output, figure)
     if csv is not None:
-        write_atomically(csv, frame.write_csv().encode())
+        write_atomic(csv, frame.write_csv().encode())
         files.append(csv)
-    show_table(head, rows, numbers, is_markdown=markdown)
+    print_table(head, rows, numbers, is_markdown=markdown)
     Console(stderr=True).print(f"wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
 
 

@@ -1,291 +1,251 @@
-"""`domainwise sweep`: a comparison of methods, from its plan to its finished runs."""
+"""`domainwise sweep`: compare methods, from the plan to the finished runs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 
-from domainwise.cli.console import DataProgress, SweepProgress, counts_table, duration, interruptible
-from domainwise.cli.options import ManyValues, literals, pairs
+from domainwise.cli.console import (
+    DataProgress,
+    SweepProgress,
+    format_duration,
+    interruptible,
+    make_console,
+    print_json,
+    status_table,
+)
+from domainwise.cli.options import AsJson, Quiet, add_run_options, parse_pairs
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.seeds import seed_hash
-from domainwise.storage.sweep_folder import Standing, SweepFolder
-from domainwise.sweeps import local_engine, ray_engine
-from domainwise.sweeps.engine import Watch
-from domainwise.sweeps.plan import PlannedRun, plan
-from domainwise.sweeps.runner import Engine, best_runs, carry_out
-from domainwise.sweeps.slurm import command_of, write_slurm_script
-from domainwise.sweeps.spec import SweepSpec
-from domainwise.sweeps.time_estimate import estimated_seconds
-from domainwise.training import RunConfig
+from domainwise.storage.run_folder import RunFolder
+from domainwise.storage.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from domainwise.sweeps.plan import Plan
+    from domainwise.sweeps.runner import SweepOutcome
+    from domainwise.sweeps.spec import SweepSpec
 
 EXAMPLES = """
 Examples:
 
-domainwise sweep --datasets silhouettes --algorithms erm uat mat ldat --draws 3 --trials 3 --steps 300 --workers 2
+domainwise sweep --dataset silhouettes --algorithm erm --algorithm mat --draws 3 --trials 3 --steps 300 -o runs/first
 
-domainwise sweep --datasets pacs vlcs --algorithms erm mat --space paper --draws 8 --trials 3 --dry-run
+domainwise sweep --dataset pacs --dataset vlcs --algorithm erm --algorithm mat --space paper --draws 8 --dry-run
 
-domainwise sweep --datasets pacs --algorithms erm coral --selection training_domain leave_one_out -o runs/pacs
+domainwise sweep --dataset pacs --algorithm erm --selection training_domain --selection leave_one_out
 
-domainwise sweep --datasets pacs --algorithms erm mat --engine ray --address auto --gpus-per-run 0.5
+domainwise sweep --dataset pacs --algorithm erm --algorithm mat --engine ray --address auto --gpus-per-run 0.5
 
-domainwise sweep --datasets pacs --algorithms erm mat --engine slurm --write-script pacs.sh
+domainwise sweep --dataset pacs --algorithm erm --algorithm mat --engine slurm --write-script pacs.sh
 
 domainwise sweep status runs/pacs
 """
-ENGINES = ("local", "ray", "slurm")
 
-app = typer.Typer(
-    cls=ManyValues, invoke_without_command=True, no_args_is_help=True, epilog=EXAMPLES, rich_markup_mode="rich"
-)
+app = typer.Typer(invoke_without_command=True, no_args_is_help=True, epilog=EXAMPLES, rich_markup_mode="rich")
+
+
+def _run_settings() -> list[str]:
+    from domainwise.sweeps.spec import PLACEMENT_SETTINGS, SHARED_SETTINGS
+
+    return [*SHARED_SETTINGS, *PLACEMENT_SETTINGS]
 
 
 @app.callback()
+@add_run_options(_run_settings(), is_default_none=True)
 def sweep(
+    settings: dict[str, Any],
     context: typer.Context,
-    datasets: Annotated[list[str] | None, typer.Option(help="As for `domainwise train --dataset`. Several.")] = None,
-    algorithms: Annotated[list[str] | None, typer.Option(help="From `domainwise algorithms`. Several.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Dataset, as for `domainwise train`. Repeatable.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Method, as for `domainwise train`. Repeatable.")] = None,
     selection: Annotated[
         list[str] | None,
         typer.Option(
-            help="How models will be selected: training_domain (default), leave_one_out (many more runs), test_domain, "
-            "ood_validation. Several."
+            help="Model selection: training_domain (default), leave_one_out (many more runs), test_domain or "
+            "ood_validation. Repeatable."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="Of the hyperparameters for each trial; the first is the defaults.")] = 1,
-    trials: Annotated[int, typer.Option(help="Repetitions with other seeds.")] = 1,
-    space: Annotated[str, typer.Option(help="To draw from: domainbed, paper, or a file.toml of one's own.")] = (
-        "domainbed"
-    ),
-    test_domains: Annotated[list[str] | None, typer.Option(help="Leave out only these in turn. Several.")] = None,
-    train_domains: Annotated[list[str] | None, typer.Option(help="Train on these only. Several.")] = None,
+    draws: Annotated[int, typer.Option(help="Hyperparameter draws per trial; the first is the defaults.")] = 1,
+    trials: Annotated[int, typer.Option(help="Repetitions with different seeds.")] = 1,
+    space: Annotated[str, typer.Option(help="Search space: domainbed, paper, or a TOML file.")] = "domainbed",
+    test_domain: Annotated[
+        list[str] | None, typer.Option(help="Hold out only this domain (default: each in turn). Repeatable.")
+    ] = None,
     hparam: Annotated[
         list[str] | None,
-        typer.Option("--hparam", "-H", help="name=value for the methods that have it; not drawn then. Several."),
+        typer.Option(
+            "--hparam", "-H", help="Fix a hyperparameter, name=value, for the methods that have it. Repeatable."
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each run; by default what suits the data.")] = None,
-    record_every: Annotated[int | None, typer.Option(help="Steps between records.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images a domain and step; not drawn then.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Before the classifier; not drawn then.")] = None,
-    network: Annotated[str | None, typer.Option("--network", "--backbone", help="As for `domainwise train`.")] = None,
-    weights: Annotated[str | None, typer.Option(help="What a backbone starts from.")] = None,
-    batch_norm: Annotated[str | None, typer.Option(help="frozen or live.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    augment: Annotated[bool | None, typer.Option("--augment/--no-augment", help="Train on random views.")] = None,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
-    dataset_option: Annotated[list[str] | None, typer.Option(help="name=value. Several.")] = None,
-    evaluate: Annotated[str | None, typer.Option(help="`selection` (default) or `all`.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    logger: Annotated[str | None, typer.Option(help="tensorboard, wandb or mlflow.")] = None,
-    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray; slurm.")] = "local",
-    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without, one is started here.")] = None,
-    gpus_per_run: Annotated[float, typer.Option(help="That Ray reserves for a run; may be a part of one.")] = 0.0,
+    engine: Annotated[str, typer.Option(help="local (worker processes), ray or slurm.")] = "local",
+    workers: Annotated[int, typer.Option(help="Number of runs at a time.")] = 2,
+    address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
+    gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
     results: Annotated[
         str,
-        typer.Option(help="Whether Ray's workers see the sweep's folder: auto, shared, or pulled (files come back)."),
+        typer.Option(help="How Ray workers return results: shared (same file system), pulled (copied back) or auto."),
     ] = "auto",
-    write_script: Annotated[Path | None, typer.Option(help="Where the script for SLURM goes.")] = None,
+    write_script: Annotated[Path | None, typer.Option(help="SLURM script to write.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The sweep's folder; by default one under runs.")
+        Path | None, typer.Option("--output", "-o", help="Sweep folder (default: a new name in runs/).")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell how many runs, how long, and show one.")
+        bool, typer.Option("--dry-run", help="Print the number of runs, the estimated time and one command.")
     ] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again.")] = False,
     best_on_more_seeds: Annotated[
-        int, typer.Option(help="Afterwards repeat what was chosen with so many new seeds, in a folder of its own.")
+        int,
+        typer.Option(help="Then repeat the selected runs with this many new seeds, in a folder of their own."),
     ] = 0,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare methods: every run that a fair choice of models needs. The same command again goes on where it stopped.
+    """Run every run that a fair comparison of methods needs. Rerun the same command to resume.
 
-    Options marked "Several" take words with spaces between, or are repeated. The same folder also takes a wider sweep:
-    more draws, trials, methods or datasets. `domainwise report` makes the tables.
+    The same folder also takes a larger sweep: more draws, trials, methods or datasets. `domainwise report` prints the
+    tables.
     """
     if context.invoked_subcommand is not None:
         return
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    if workers < 1:
-        raise DomainwiseError(f"--workers must be at least 1, not {workers}")
-    if results not in get_args(ray_engine.Results):
-        raise unknown("way of results", results, get_args(ray_engine.Results))
+    from domainwise.sweeps.plan import plan_sweep
+    from domainwise.sweeps.runner import SweepCallbacks, make_engine, repeat_best, run_sweep
+    from domainwise.sweeps.spec import SHARED_SETTINGS, SweepSpec
+
     if (engine == "slurm") != (write_script is not None):
-        raise DomainwiseError("--engine slurm writes a script and --write-script says where: give both or neither")
-    settings = {
-        "network": network,
-        "weights": weights,
-        "batch_norm": batch_norm,
-        "augment": augment,
-        "dataset_options": {
-            **({} if image_size is None else {"image_size": image_size}),
-            **({"skip_broken": True} if skip_broken else {}),
-            **literals(dataset_option or [], "--dataset-option"),
-        },
-        "train_domains": tuple(train_domains or ()),
-        "steps": steps,
-        "record_every": record_every,
-        "batch_size": batch_size,
-        "dropout": dropout,
-        "evaluate": evaluate,
-        "precision": precision,
-    }
+        raise DomainwiseError("--engine slurm and --write-script FILE must be given together")
+    placement = {name: value for name, value in settings.items() if name not in SHARED_SETTINGS}
     spec = SweepSpec(
-        datasets=_names(datasets),
-        algorithms=_names(algorithms),
-        selection=_names(selection) or ("training_domain",),
+        datasets=tuple(dataset or ()),
+        algorithms=tuple(algorithm or ()),
+        selection=tuple(selection or ("training_domain",)),
         draws=draws,
         trials=trials,
         space=space,
-        test_domains=tuple(test_domains or ()),
-        settings={name: value for name, value in settings.items() if value not in (None, {}, ())},
+        test_domains=tuple(test_domain or ()),
+        settings={name: value for name, value in settings.items() if name in SHARED_SETTINGS},
     )
-    spec = replace(spec, hparams=_hparams(spec, pairs(hparam or [], "--hparam")))
-    folder = SweepFolder(output or _default_folder(spec))
-    where: dict[str, Any] = {"device": device, "logger": logger}
-    console = Console()
-    with DataProgress(console) as data:
-        runs = [
-            replace(run, config=replace(run.config, **where))
-            for run in plan(spec, folder.path, data_dir, on_data=data.report)
-        ]
-    if dry_run:
-        tell(runs, folder, workers, console)
+    spec = replace(spec, hparams=_parse_hparams(spec, parse_pairs(hparam or [], "--hparam")))
+    folder = output or _default_folder(spec)
+    console = make_console(quiet)
+    if dry_run or write_script is not None:
+        with DataProgress(console) as data:
+            plan = plan_sweep(spec, folder, placement=placement, on_data=data.report)
+        if dry_run:
+            _print_estimate(plan, folder, workers, console)
+        else:
+            assert write_script is not None
+            _write_slurm(plan, spec, folder, write_script, workers, console)
         return
-    with folder.locked():
-        folder.claim(spec)
-        folder.write_plan(runs)
-        if write_script is not None:
-            to_do = [run for run, now in zip(runs, folder.standings(), strict=True) if now.state != "done"]
-            commands = write_slurm_script(write_script, to_do, at_once=workers)
-            console.print(f"{len(to_do)} jobs in {write_script}, their commands in {commands}", highlight=False)
-            return
-        conductor = Conductor(
-            engine_named(engine, workers, address, gpus_per_run, results), steps, retry_failed, console
+    chosen = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run, results=results)
+    with DataProgress(console) as data, interruptible() as is_interrupted:
+        progress = SweepProgress((), spec.settings.get("steps"), console)
+
+        def on_plan(plan: "Plan") -> None:
+            nonlocal progress
+            data.stop()
+            progress.__exit__()
+            progress = SweepProgress(plan, spec.settings.get("steps"), console).__enter__()
+
+        callbacks = SweepCallbacks(
+            on_data=data.report,
+            on_plan=on_plan,
+            on_status=lambda run, status: progress.update(run, status),
+            should_stop=is_interrupted,
         )
-        conductor.carry_out(runs, folder)
-    if best_on_more_seeds:
-        conductor.repeat_best(spec, runs, folder, range(trials, trials + best_on_more_seeds))
+        try:
+            outcomes = {
+                folder: run_sweep(
+                    spec, folder, engine=chosen, placement=placement, retry_failed=retry_failed, callbacks=callbacks
+                )
+            }
+            if best_on_more_seeds:
+                seeds = range(trials, trials + best_on_more_seeds)
+                outcomes |= repeat_best(spec, folder, seeds, engine=chosen, placement=placement, callbacks=callbacks)
+        finally:
+            progress.__exit__()
+    _print_outcomes(outcomes, console)
 
 
 @app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
-def status(folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")]) -> None:
-    """Show how many runs of a sweep are done, running, failed (and why) and still to do."""
-    sweep_folder = SweepFolder(folder)
-    planned = sweep_folder.read_plan()
-    if not planned:
+def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_json: AsJson = False) -> None:
+    """Show how many runs of a sweep are done, running, failed (and why) and pending."""
+    statuses = SweepFolder(folder).read_statuses()
+    if not statuses:
         raise DomainwiseError(f"the sweep in {folder} has no plan yet")
-    names = {Path(run.run).name: f"{run.algorithm} on {run.dataset}" for run in planned}
-    standings = {now.run: now for now in sweep_folder.standings()}
-    console = Console()
-    console.print(counts_table(names, standings))
-    for now in standings.values():
-        if now.state == "running":
-            console.print(f"running, {now.step} steps recorded: {now.run}", highlight=False, soft_wrap=True)
-    for now in standings.values():
-        if now.state == "failed":
-            console.print(f"[red]failed[/red]: {now.run}: {now.error}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json([{"run": run.name, **vars(each)} for run, each in statuses.items()])
+        return
+    console = make_console()
+    console.print(status_table(statuses))
+    for run, each in statuses.items():
+        if each.state == "running":
+            console.print(f"running, {each.step} steps recorded: {escape(run.name)}", highlight=False, soft_wrap=True)
+    for run, each in statuses.items():
+        if each.state == "failed":
+            text = escape(f"{run.name}: {each.error}")
+            console.print(f"[red]failed[/red]: {text}", highlight=False, soft_wrap=True)
 
 
-def _names(words: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(name.strip() for word in words or () for name in word.split(",") if name.strip())
+def _print_estimate(plan: "Plan", folder: Path, workers: int, console: "Console") -> None:
+    from domainwise.sweeps.time_estimate import estimate_seconds
+    from domainwise.training.command import train_command
 
-
-def _hparams(spec: SweepSpec, words: dict[str, str]) -> dict[str, Any]:
-    """Values for the methods that have them; one that no method has is a mistake."""
-    values: dict[str, Any] = {}
-    known: dict[str, None] = {}
-    for algorithm in spec.algorithms:
-        hparams_class = spec.config(spec.datasets[0], algorithm).algorithm_class().Hparams
-        known |= dict.fromkeys(hparams_class.names())
-        values |= hparams_class.parse({name: word for name, word in words.items() if name in hparams_class.names()})
-    for name in words:
-        if name not in values:
-            raise unknown("hyperparameter", name, known)
-    return values
-
-
-def _default_folder(spec: SweepSpec) -> Path:
-    names = "-".join(RunConfig(dataset=given).dataset_name for given in spec.datasets[:3])
-    return Path("runs") / f"sweep-{names.replace(':', '.')}-{seed_hash(spec.as_toml()):08x}"
-
-
-def tell(runs: Sequence[PlannedRun], folder: SweepFolder, workers: int, console: Console) -> None:
-    """How many runs are to do, how long they will take, and the command of one."""
-    finished = {now.run for now in folder.standings() if now.state == "done"} if folder.plan_file.exists() else set()
-    to_do = [run for run in runs if run.name not in finished]
-    console.print(f"{len(runs)} runs, {len(runs) - len(to_do)} of them done, into {folder.path}", highlight=False)
-    if not to_do:
+    configs = [config for run, config in plan.items() if not RunFolder(run.folder).is_done]
+    console.print(f"{len(plan)} runs, {len(plan) - len(configs)} done, in {folder}", highlight=False)
+    if not configs:
         return
     with console.status("measuring a few steps") as line:
-        seconds = estimated_seconds(to_do, workers, lambda what: line.update(f"measuring a few steps of {what}"))
-    console.print(f"about {duration(seconds)} on this machine with {workers} at a time", highlight=False)
-    console.print(f"one of them: {command_of(to_do[0].config)}", highlight=False, soft_wrap=True)
+        seconds = estimate_seconds(configs, workers, lambda task: line.update(f"measuring a few steps of {task}"))
+    console.print(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time", highlight=False)
+    console.print(f"for example: {train_command(configs[0])}", highlight=False, soft_wrap=True)
 
 
-def engine_named(name: str, workers: int, address: str | None, gpus_per_run: float, results: Any) -> Engine:
-    def run_locally(configs: Sequence[RunConfig], watch: Watch) -> object:
-        return local_engine.run_all(configs, workers=workers, watch=watch)
+def _write_slurm(plan: "Plan", spec: "SweepSpec", folder: Path, script: Path, workers: int, console: "Console") -> None:
+    from domainwise.sweeps.slurm import write_slurm_script
 
-    def run_by_ray(configs: Sequence[RunConfig], watch: Watch) -> object:
-        return ray_engine.run_all(
-            configs, workers=workers, watch=watch, address=address, gpus_per_run=gpus_per_run, results=results
-        )
+    sweep_folder = SweepFolder(folder)
+    with sweep_folder.lock():
+        spec.claim(sweep_folder)
+        sweep_folder.write_plan(plan)
+    configs = [config for run, config in plan.items() if not RunFolder(run.folder).is_done]
+    commands = write_slurm_script(script, configs, max_jobs=workers)
+    console.print(f"wrote {script} with {len(configs)} jobs, their commands in {commands}", highlight=False)
 
-    return run_locally if name == "local" else run_by_ray
 
-
-@dataclass(frozen=True)
-class Conductor:
-    """Carries plans out and says how it went."""
-
-    engine: Engine
-    steps: int | None
-    retry_failed: bool
-    console: Console
-
-    def carry_out(
-        self,
-        runs: Sequence[PlannedRun],
-        folder: SweepFolder,
-        on_stand: Callable[[PlannedRun, Standing], None] = lambda run, now: None,
-    ) -> None:
-        """Carry the runs out; `on_stand` is told of each as `carry_out` tells."""
-        with interruptible() as is_interrupted, SweepProgress(runs, self.steps, self.console) as progress:
-
-            def begun(configs: Sequence[RunConfig], watch: Watch) -> object:
-                progress.begin()
-                return self.engine(configs, watch)
-
-            def stands(run: PlannedRun, now: Standing) -> None:
-                progress.tell(run, now)
-                on_stand(run, now)
-
-            outcome = carry_out(
-                runs, begun, retry_failed=self.retry_failed, on_stand=stands, should_stop=is_interrupted
-            )
-        self.console.print(f"[bold]done[/bold]: {outcome.done} of {len(runs)} runs in {folder.path}", highlight=False)
+def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:
+    for folder, outcome in outcomes.items():
+        total = outcome.done + outcome.failed
+        console.print(f"[bold]done[/bold]: {outcome.done} of {total} runs in {folder}", highlight=False)
         if outcome.failed:
-            self.console.print(
-                f"[red]failed[/red]: {outcome.failed}; `domainwise sweep status {folder.path}` says why, "
-                "--retry-failed tries them again",
+            console.print(
+                f"[red]failed[/red]: {outcome.failed}; see `domainwise sweep status {folder}`, and use --retry-failed "
+                "to run them again",
                 highlight=False,
                 soft_wrap=True,
             )
-            raise typer.Exit(1)
+    if any(outcome.failed for outcome in outcomes.values()):
+        raise typer.Exit(1)
 
-    def repeat_best(self, spec: SweepSpec, runs: Sequence[PlannedRun], folder: SweepFolder, seeds: range) -> None:
-        """What each selection method chose, with new seeds, in a folder beside the sweep's."""
-        for selection in spec.selection:
-            again = SweepFolder(folder.path.with_name(f"{folder.path.name}-best-{selection}"))
-            with again.locked():
-                chosen = best_runs(folder.path, runs, selection, seeds, again.path)
-                again.claim(replace(spec, selection=(selection,), draws=1, trials=len(seeds)))
-                again.write_plan(chosen)
-                self.carry_out(chosen, again)
+
+def _parse_hparams(spec: "SweepSpec", pairs: dict[str, str]) -> dict[str, Any]:
+    """Parse values for the methods that have them; a name that no method has is an error."""
+    values: dict[str, Any] = {}
+    names: dict[str, None] = {}
+    for algorithm in spec.algorithms:
+        hparams_class = spec.config(spec.datasets[0], algorithm).algorithm_class().Hparams
+        names |= dict.fromkeys(hparams_class.names())
+        values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.names()})
+    for name in pairs:
+        if name not in values:
+            raise unknown("hyperparameter", name, names)
+    return values
+
+
+def _default_folder(spec: "SweepSpec") -> Path:
+    from domainwise.seeds import seed_hash
+    from domainwise.training.registry import dataset_name
+
+    names = "-".join(dataset_name(name) for name in spec.datasets[:3])
+    return Path("runs") / f"sweep-{names.replace(':', '.')}-{seed_hash(repr(spec.as_plain())):08x}"

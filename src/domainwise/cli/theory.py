@@ -11,7 +11,7 @@ from rich.table import Table
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports.formats import as_markdown
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 
 EXAMPLES = """
 Examples:
@@ -63,7 +63,7 @@ def theory(
                 files[f"{name}.{kind}"] = as_bytes(figure, kind)
     try:
         for name, written in files.items():
-            write_atomically(out / name, written)
+            write_atomic(out / name, written)
     except OSError as error:
         raise DomainwiseError(f"{out} cannot be written to: {error}") from error
     console.print(f"[bold]done[/bold]: {', '.join(files)} in {out}", highlight=False, soft_wrap=True)

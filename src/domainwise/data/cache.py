@@ -22,7 +22,7 @@ from torch import Tensor
 from domainwise.data.decoding import DECODING_RULE, DecodedImage, decode_image
 from domainwise.data.paths import OnProgress, cache_folder, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import locked, write_atomically
+from domainwise.storage.files import hold_lock, write_atomic
 
 _CHUNK = 256
 _IMAGES, _ENTRY, _SEEN = "images", "entry.json", "seen.json"
@@ -62,7 +62,7 @@ def load_cached_images(files: Sequence[Path], size: int, on_progress: OnProgress
         entry = folder / key
         if not entry.is_dir():
             waiting = "waiting for another process that decodes"
-            with locked(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
+            with hold_lock(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
                 if not entry.is_dir():
                     _build(entry, files, digests, size, on_progress)
     except OSError as error:
@@ -148,7 +148,7 @@ def _build(entry: Path, files: Sequence[Path], digests: Sequence[str], size: int
                 notes[index] = image.note
         out.flush()
         os.fsync(out.fileno())
-    write_atomically(partial / _ENTRY, json.dumps({"faults": faults, "notes": notes}).encode())
+    write_atomic(partial / _ENTRY, json.dumps({"faults": faults, "notes": notes}).encode())
     os.rename(partial, entry)
 
 
@@ -204,8 +204,8 @@ def compute_fingerprints(files: Sequence[Path], memory: Path, on_progress: OnPro
             for file, stat, known in zip(files, stats, digests, strict=True)
             if stat is not None and known != UNREADABLE
         }
-        with locked(memory.with_name(f"{memory.name}.lock"), on_wait=lambda: None):
-            write_atomically(memory, json.dumps(remembered).encode())
+        with hold_lock(memory.with_name(f"{memory.name}.lock"), on_wait=lambda: None):
+            write_atomic(memory, json.dumps(remembered).encode())
     return [str(known) for known in digests]
 
 

@@ -12,7 +12,7 @@ from domainwise.explain.ranks import numerical_rank, singular_values
 from domainwise.perturbations import LowRankPerturbation
 from domainwise.perturbations.base import Norm, size
 from domainwise.training.loading import OpenRun
-from domainwise.training.trainer import snapshot
+from domainwise.training.trainer import snapshot_perturbation
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def portrait(run: OpenRun) -> Portrait:
     # The radius of the released variants is one of normalized images.
     space = getattr(algorithm, "space", None)
     offset = delta if space is None else delta * torch.tensor(space.std).reshape(-1, 1, 1)
-    parts = snapshot(algorithm)
+    parts = snapshot_perturbation(algorithm)
     return Portrait(
         run=run.name,
         method=run.settings["algorithm"],

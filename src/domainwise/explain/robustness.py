@@ -23,7 +23,7 @@ from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
 from domainwise.selection import SELECTIONS
-from domainwise.selection.runs import read_runs, refuse_duplicates
+from domainwise.selection.runs import check_no_duplicates, read_runs
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun
 
@@ -180,7 +180,7 @@ def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
     # Selection compares whatever shares an algorithm, so each epsilon is an algorithm of its own here.
     suffix = pl.when(pl.col("epsilon").is_null()).then(pl.lit("")).otherwise(pl.format(" with epsilon {}", "epsilon"))
     frame = frame.with_columns(algorithm=pl.concat_str("method", suffix))
-    refuse_duplicates(frame)
+    check_no_duplicates(frame)
     methods = frame.select("run", "method", "epsilon").unique()
     selected = SELECTIONS["training_domain"](frame).join(methods, on="run", how="left", maintain_order="left")
     columns = ("dataset", "method", "epsilon", "trial", pl.col("test_domain").alias("domain"), "accuracy", "run")

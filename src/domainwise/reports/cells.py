@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from domainwise.selection.runs import Runs
-from domainwise.storage.sweep_folder import Planned
+from domainwise.storage.sweep_folder import PlannedRun
 
 MISSING = "—"
 
@@ -174,10 +174,11 @@ def grids(runs: Runs) -> list[Grid]:
     return found
 
 
-def reported(planned: Sequence[Planned]) -> list[Planned]:
+def reported(planned: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Planned runs whose accuracies count; those that leave out a pair of domains only help to select."""
-    with_single = {run.dataset for run in planned if len(run.test_domains) == 1}
-    return [run for run in planned if len(run.test_domains) != 2 or run.dataset not in with_single]
+    runs = list(planned)
+    with_single = {run.dataset for run in runs if len(run.test_domains) == 1}
+    return [run for run in runs if len(run.test_domains) != 2 or run.dataset not in with_single]
 
 
 def in_order(algorithms: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import polars as pl
 from domainwise.reports.cells import Grid, Row, reported
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
-from domainwise.storage.sweep_folder import Planned
+from domainwise.storage.run_folder import RunStatus
 
 Place = tuple[str, str]
 
@@ -18,7 +18,7 @@ def chosen_by(selection: str) -> str:
     return f"Chosen by {selection}: {sentence[:1].lower()}{sentence[1:]}"
 
 
-def rests_on(frame: pl.DataFrame, selection: str, planned: Sequence[Planned]) -> str:
+def rests_on(frame: pl.DataFrame, selection: str, planned: Sequence[RunStatus]) -> str:
     """How many runs a table was made from, and how many more there should be."""
     used = frame if selection == "leave_one_out" else frame.filter("is_result")
     trials = used["trial"].n_unique()
@@ -26,7 +26,7 @@ def rests_on(frame: pl.DataFrame, selection: str, planned: Sequence[Planned]) ->
     states = [run.state for run in planned]
     open_ = [
         f"{states.count(state)} {words}"
-        for state, words in (("failed", "failed"), ("unfinished", "not finished"), ("to do", "not started"))
+        for state, words in (("failed", "failed"), ("unfinished", "not finished"), ("pending", "not started"))
         if state in states
     ]
     return f"{text} Of {counted(len(states), 'planned run')}: {', '.join(open_)}." if open_ else text
@@ -101,7 +101,7 @@ def why_missing(
         pl.col("dataset") == dataset, pl.col("algorithm") == algorithm, pl.col("trial").is_in(list(trials))
     )
     planned = [
-        run
+        runs.planned[run]
         for run in reported(runs.planned)
         if (run.dataset, run.algorithm) == (dataset, algorithm) and domain in run.test_domains and run.trial in trials
     ]
@@ -115,7 +115,7 @@ def why_missing(
     return _NEEDS[selection][1] if own[_NEEDS[selection][0]].is_null().all() else "no record has all that it needs"
 
 
-def standing(planned: Sequence[Planned]) -> str:
+def standing(planned: Sequence[RunStatus]) -> str:
     """How planned runs stand that are not done; empty if all are."""
     failed = [run for run in planned if run.state == "failed"]
     parts = []
@@ -124,7 +124,7 @@ def standing(planned: Sequence[Planned]) -> str:
         others = len(errors) - 1
         more = f" (and {others} other {'error' if others == 1 else 'errors'})" if others else ""
         parts.append(f"{_share(len(failed), len(planned))} failed: {next(iter(errors))}{more}")
-    for state, words in (("unfinished", "not finished"), ("to do", "not started")):
+    for state, words in (("unfinished", "not finished"), ("pending", "not started")):
         count = sum(run.state == state for run in planned)
         if count:
             parts.append(f"{_share(count, len(planned))} {'is' if count == 1 else 'are'} {words}")

@@ -22,7 +22,7 @@ _EXPLAINED = {
 def dataset_table(runs: Runs, chosen: pl.DataFrame, selection: str, grid: Grid, extra: Collection[str] = ()) -> Table:
     """The table of one dataset from what `selection` chose of all runs."""
     own = chosen.filter(pl.col("dataset") == grid.dataset)
-    planned = [run for run in runs.planned if run.dataset == grid.dataset]
+    planned = {run: status for run, status in runs.planned.items() if run.dataset == grid.dataset}
     frame = runs.frame.filter(pl.col("dataset") == grid.dataset)
     trials = {*frame["trial"].to_list(), *(run.trial for run in planned)}
     extras = [kind for kind in EXTRA_COLUMNS if kind in extra]
@@ -42,7 +42,7 @@ def dataset_table(runs: Runs, chosen: pl.DataFrame, selection: str, grid: Grid, 
         ]
         rows.append(Row(algorithm, (*cells, average(cells, grid.domains), *(_extra(k, cells, mine) for k in extras))))
     notes = [
-        footnotes.rests_on(frame, selection, planned),
+        footnotes.rests_on(frame, selection, list(planned.values())),
         footnotes.chosen_by(selection),
         footnotes.draws(own, grid),
         footnotes.what_errors_are(rows),

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from domainwise.reproduction.plan import Part, RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import read_runs
+from domainwise.storage.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,11 @@ def chosen_of(plan: RecipePlan) -> pl.DataFrame:
 
 
 def _chosen(part: Part) -> pl.DataFrame:
-    folders = [Path(run.config.folder()) for run in part.runs]
-    finished = [folder for folder in folders if (folder / "done").exists()]
+    finished = [run.folder for run in part.runs if RunFolder(run.folder).is_done]
     frame = SELECTIONS[part.selection](read_runs(finished).frame) if finished else pl.DataFrame()
     if frame.is_empty():
         return frame
-    planned = {name for run in part.runs for name in run.config.test_domains}
+    planned = {name for run in part.runs for name in run.test_domains}
     there = frame.group_by("trial").agg("test_domain").iter_rows()
     complete = [trial for trial, names in there if planned <= set(names)]
     training = pl.col("training") if part.selection == "test_domain" else pl.lit(None, pl.Float64).alias("training")

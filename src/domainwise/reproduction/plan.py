@@ -8,9 +8,9 @@ from typing import Any
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import PHOTO, Block, Recipe, Row, Scale
-from domainwise.sweeps.plan import PlannedRun, plan
+from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
-from domainwise.training.config import build_dataset
+from domainwise.training.registry import DatasetCache
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Part:
     row: Row
     dataset: str
     selection: str
-    runs: tuple[PlannedRun, ...]
+    runs: Plan
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class RecipePlan:
     left_out: Mapping[str, str]
 
     @property
-    def runs(self) -> list[PlannedRun]:
+    def runs(self) -> Plan:
         """All of them, trial by trial; a run that two rows or blocks share is there once."""
-        every = {run.config.folder(): run for part in self.parts for run in part.runs}
-        return sorted(every.values(), key=lambda run: run.config.trial_seed)
+        every = {run.folder: (run, config) for part in self.parts for run, config in part.runs.items()}
+        return dict(sorted(every.values(), key=lambda pair: pair[0].trial))
 
 
 def plan_recipe(
@@ -62,19 +62,21 @@ def plan_recipe(
     """
     parts: list[Part] = []
     left_out: dict[str, str] = {}
+    opened = DatasetCache()
     for block in blocks_at(recipe, scale):
         for dataset in [name for name in block.datasets if not datasets or name in datasets]:
             given = _settings(scale, dataset, settings or {})
             try:
-                tests = _tested(block, dataset, scale, given, data_dir, on_data)
+                tests = _tested(block, dataset, scale, given, data_dir, on_data, opened)
             except DomainwiseError as error:
                 left_out[dataset] = str(error)
                 continue
             for row in [each for each in recipe.rows if not rows or each.name in rows]:
                 spec = _spec(block, row, dataset, scale, given, tests)
                 place = _slug(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
-                runs = plan(spec, folder / place, data_dir, on_data)
-                named = tuple(replace(run, name=f"{place}/{run.name}") for run in runs)
+                placement = {} if data_dir is None else {"data_dir": data_dir}
+                runs = plan_sweep(spec, folder / place, placement=placement, on_data=on_data, datasets=opened)
+                named = {replace(run, name=f"{place}/{run.name}"): config for run, config in runs.items()}
                 parts.append(Part(row, dataset, block.selection, named))
     return RecipePlan(recipe, scale, tuple(parts), left_out)
 
@@ -96,11 +98,17 @@ def _settings(scale: Scale, dataset: str, others: Mapping[str, Any]) -> dict[str
 
 
 def _tested(
-    block: Block, dataset: str, scale: Scale, given: Mapping[str, Any], data_dir: Any, on_data: OnProgress
+    block: Block,
+    dataset: str,
+    scale: Scale,
+    given: Mapping[str, Any],
+    data_dir: Any,
+    on_data: OnProgress,
+    opened: DatasetCache,
 ) -> tuple[str, ...]:
     """The domains to leave out in turn; none named means all, in one run where training domains are named."""
     spec = SweepSpec((dataset,), ("erm",), settings=dict(given))
-    built = build_dataset(spec.config(dataset, "erm", data_dir=data_dir), on_data)
+    built = opened.build(spec.config(dataset, "erm", data_dir=data_dir), on_data)
     if block.test_domains or block.train_domains or not scale.is_one_cell:
         return block.test_domains
     return tuple(domain.name for domain in built.domains if domain.role in (None, "test"))[:1]

@@ -21,6 +21,7 @@ from domainwise.reproduction.memory import judged_costs, measured_costs
 from domainwise.reproduction.plan import Part, RecipePlan
 from domainwise.reproduction.settings_figure import plot_accuracy_by_setting
 from domainwise.reproduction.verdict import Judged, judged
+from domainwise.storage.run_folder import RunFolder
 from domainwise.theory.claims import Finding, findings
 from domainwise.theory.figures import draw_all
 from domainwise.training.loading import OpenRun, open_run
@@ -134,7 +135,7 @@ def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 
 def _size(plan: RecipePlan) -> str:
-    draws = {run.config.hparams_seed for part in plan.parts for run in part.runs}
+    draws = {run.draw for part in plan.parts for run in part.runs}
     numbers = f"{counted(plan.scale.trials, 'trial')}, {counted(len(draws), 'draw')} of the hyperparameters"
     return f"{plan.scale.name} scale ({plan.scale.about}), {numbers}"
 
@@ -144,8 +145,7 @@ def _title(plan: RecipePlan) -> str:
 
 
 def _done(part: Part) -> list[Path]:
-    folders = [Path(run.config.folder()) for run in part.runs]
-    return [folder for folder in folders if (folder / "done").exists()]
+    return [run.folder for run in part.runs if RunFolder(run.folder).is_done]
 
 
 def _chosen_runs(plan: RecipePlan, data_dir: Path | None) -> dict[str, dict[str, OpenRun]]:

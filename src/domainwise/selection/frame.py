@@ -1,4 +1,4 @@
-"""Records of many runs as one frame: a row a record and test domain, with all that selection looks at."""
+"""Records of many runs as one frame: one row per record and test domain, with everything that selection looks at."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-# A run that leaves out two domains only to select by one of them is no `result` for either.
 SCHEMA: Mapping[str, Any] = {
     "run": pl.String,
     "dataset": pl.String,
@@ -24,72 +23,86 @@ SCHEMA: Mapping[str, Any] = {
     "main": pl.Float64,
     "holdout": pl.Float64,
 }
-
-
 Row = tuple[Any, ...]
 
 
-def frame_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFrame:
-    """The frame of (run, record) pairs.
+def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFrame:
+    """Build the frame of (run, record) pairs.
 
-    Its columns: `run` names the run; `dataset`, `algorithm`, `trial`, `draw` (the hyperparameter seed) and `step` are
-    the record's; `test_domains` are all that the run left out and `test_domain` the one of this row, `position` its
-    place among the dataset's `num_domains`; `is_result` says whether the row counts in a table or only helps to
-    select. Accuracies: `training` is the mean over the training domains' holdouts, `validation` over whole validation
-    domains, `main` and `holdout` the test domain's own; null where it was not measured.
+    Columns:
+        run: name of the run.
+        dataset, algorithm, trial, draw (the hyperparameter seed), step: the record's.
+        test_domains: all that the run left out.
+        test_domain, position: the one of this row, and its place among the dataset's `num_domains`.
+        is_result: whether the row counts in a table. A run that leaves out two domains, one to select the model for the
+            other, is a result for neither.
+        training: mean accuracy on the training domains' holdouts.
+        validation: mean accuracy on whole validation domains.
+        main, holdout: accuracy on the two parts of the test domain. Accuracies that were not measured are null.
     """
-    return frame_of_rows([row for run, record in records for row in rows_of(run, record)])
+    return frame_from_rows([row for run, record in records for row in record_rows(run, record)])
 
 
-def frame_of_rows(rows: Sequence[Row]) -> pl.DataFrame:
-    # An accuracy that is not a number was not measured, and polars would take it for the highest.
+def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
     columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
     frame = pl.DataFrame(dict(zip(SCHEMA, columns, strict=True)), schema=SCHEMA)
+    # NaN means not measured; polars would rank it highest.
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def rows_of(run: str, record: Mapping[str, Any]) -> list[Row]:
-    """A row a test domain; a LookupError, TypeError, ValueError or AttributeError for what is no record."""
-    accuracy, tested = record["accuracy"], list(record["test_domains"])
+def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
+    """Return one row per test domain.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: this is not a record.
+    """
+    accuracy, test_domains = record["accuracy"], list(record["test_domains"])
     names = list(accuracy)
-    is_result = len(tested) == 1 or record.get("roles", "left_out") != "left_out"
-    seeds_and_step = [_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
+    is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
+    integers = [_parse_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
     label = dataset_label(str(record["dataset"]), record["train_domains"], record.get("roles"))
-    of_run = (run, label, str(record["algorithm"]), *seeds_and_step, tested)
-    training = _mean([accuracy[name].get("holdout") for name in record["train_domains"]])
-    validation = _mean([accuracy[name].get("main") for name in record["validation_domains"]])
+    training, validation = _training_score(record), _validation_score(record)
     return [
         (
-            *of_run,
-            name,
-            names.index(name),
-            len(names),
-            is_result,
-            training,
-            validation,
-            _number(accuracy[name].get("main")),
-            _number(accuracy[name].get("holdout")),
+            *(run, label, str(record["algorithm"]), *integers, test_domains),
+            *(name, names.index(name), len(names), is_result),
+            *(training, validation, _parse_float(accuracy[name].get("main"))),
+            _parse_float(accuracy[name].get("holdout")),
         )
-        for name in tested
+        for name in test_domains
     ]
 
 
+def selection_score(record: Mapping[str, Any]) -> float:
+    """Return the score that a run's best model has the highest of: `validation` if there is one, else `training`."""
+    score = _validation_score(record) if record["validation_domains"] else _training_score(record)
+    return 0.0 if score is None else score
+
+
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:
-    """The dataset as tables call it; trained on named domains only, it is another task."""
+    """Return the dataset's name in tables; trained on a few named domains only, it is a task of its own."""
     return f"{name} from {', '.join(train_domains)}" if roles == "named" else name
 
 
+def _training_score(record: Mapping[str, Any]) -> float | None:
+    return _mean([record["accuracy"][name].get("holdout") for name in record["train_domains"]])
+
+
+def _validation_score(record: Mapping[str, Any]) -> float | None:
+    return _mean([record["accuracy"][name].get("main") for name in record["validation_domains"]])
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
-    # numpy's mean, as DomainBed rounds it, so that what ties there ties here; `np.mean` itself takes its time.
-    there = [value for value in values if value is not None]
-    return float(np.add.reduce(there)) / len(there) if there and len(there) == len(values) else None
+    # numpy's sum rounds as DomainBed does, so ties there are ties here. np.mean is several times slower.
+    measured = [value for value in values if value is not None]
+    return float(np.add.reduce(measured)) / len(measured) if measured and len(measured) == len(values) else None
 
 
-def _number(value: float | None) -> float | None:
+def _parse_float(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _integer(value: object) -> int:
+def _parse_integer(value: object) -> int:
     if not isinstance(value, int) or abs(value) >= 2**63:
-        raise ValueError(f"{value!r} is not a number of a step or seed")
+        raise ValueError(f"{value!r} is not a valid step or seed")
     return value

@@ -1,9 +1,9 @@
-"""From all records to the ones a fair comparison may report: four ways, each a pure function of the frame.
+"""Model selection: from all records to the ones that a fair comparison may report.
 
-Each returns a row a (dataset, algorithm, test domain, trial): which `draw` of the hyperparameters and which `step` was
-chosen by which `score`, its `accuracy` on the test domain's main part and on the `training` domains' holdouts, and from
-how many `draws` it was chosen. Of draws with one score the largest wins, within a run the earliest step: DomainBed's
-rule.
+Each rule is a pure function of the frame that `build_frame` builds. It returns one row per (dataset, algorithm, test
+domain, trial): the `draw` of the hyperparameters and the `step` it chose by which `score`, its `accuracy` on the test
+domain's main part and on the `training` domains' holdouts, and from how many `draws` it was chosen. Ties go to the
+larger draw and, within a run, to the earlier step: DomainBed's rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,45 +16,45 @@ _RUN = (*CELL, "draw", "run")
 
 
 def training_domain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The highest mean accuracy on the training domains' holdouts, at any step."""
-    return _best(_results(frame).with_columns(score="training"))
+    """Highest mean accuracy on the training domains' holdouts, at any step."""
+    return _choose_best(frame.filter("is_result").with_columns(score="training"))
 
 
 def leave_one_out(frame: pl.DataFrame) -> pl.DataFrame:
-    """The highest mean accuracy on each other domain, of the run of the same draw that leaves that one out as well.
+    """Highest mean accuracy on each other domain, in the run of the same draw that leaves that domain out as well.
 
-    Only steps count at which the run and all of those that leave out one more domain have a record.
+    Only steps count at which the run and all those that leave out one more domain have a record.
     """
     helpers = frame.filter(~pl.col("is_result"), pl.col("test_domains").list.len() == 2, pl.col("main").is_not_null())
     # The helper that leaves out (a, b) serves target a by its accuracy on b, and the other way round.
-    served = helpers.with_columns(
+    targets = helpers.with_columns(
         target=pl.when(pl.col("test_domains").list.get(0) == pl.col("test_domain"))
         .then(pl.col("test_domains").list.get(1))
         .otherwise(pl.col("test_domains").list.get(0))
     )
     scores = (
-        served.sort("position")
+        targets.sort("position")
         .group_by("dataset", "algorithm", "target", "trial", "draw", "step", maintain_order=True)
         .agg(others="main", helpers=pl.col("test_domain").n_unique())
         .rename({"target": "test_domain"})
     )
-    # Added up by numpy as DomainBed does: polars rounds in another way, and what ties there would not tie here.
+    # Summed by numpy as DomainBed does: polars rounds differently, and ties there would not be ties here.
     means = [float(np.sum(others) / len(others)) for others in scores["others"].to_list()]
     scores = scores.with_columns(score=pl.Series(means, dtype=pl.Float64))
-    alone = frame.filter(pl.col("test_domains").list.len() == 1, "is_result")
-    joined = alone.join(scores, on=[*CELL, "draw", "step"], how="inner")
-    return _best(joined.filter(pl.col("helpers") == pl.col("num_domains") - 1))
+    results = frame.filter(pl.col("test_domains").list.len() == 1, "is_result")
+    scored = results.join(scores, on=[*CELL, "draw", "step"], how="inner")
+    return _choose_best(scored.filter(pl.col("helpers") == pl.col("num_domains") - 1))
 
 
 def test_domain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The highest accuracy on the test domain's own holdout, after the last step: an oracle, not a fair choice."""
-    last = _results(frame).filter(pl.col("step") == pl.col("step").max().over(_RUN))
-    return _best(last.with_columns(score="holdout"))
+    """Highest accuracy on the test domain's own holdout, after the last step: an oracle, not a fair choice."""
+    last = frame.filter("is_result").filter(pl.col("step") == pl.col("step").max().over(_RUN))
+    return _choose_best(last.with_columns(score="holdout"))
 
 
 def ood_validation(frame: pl.DataFrame) -> pl.DataFrame:
-    """The highest accuracy on a validation domain that is neither trained nor tested on, at any step."""
-    return _best(_results(frame).with_columns(score="validation"))
+    """Highest accuracy on a validation domain that is neither trained nor tested on, at any step."""
+    return _choose_best(frame.filter("is_result").with_columns(score="validation"))
 
 
 SELECTIONS: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
@@ -65,11 +65,7 @@ SELECTIONS: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 }
 
 
-def _results(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.filter("is_result")
-
-
-def _best(scored: pl.DataFrame) -> pl.DataFrame:
+def _choose_best(scored: pl.DataFrame) -> pl.DataFrame:
     return (
         scored.drop_nulls(["score", "main"])
         .sort("score", "draw", "step", descending=[True, True, False])

@@ -1,75 +1,30 @@
-"""Which folders hold runs, whoever made them, and which are sweeps."""
+"""Finds runs and sweeps below a path, ours and DomainBed's, and reads both as records of one kind."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
 from domainwise.errors import DomainwiseError
-from domainwise.storage.run_folder import Record
+from domainwise.storage.run_folder import (
+    Record,
+    RunFolder,
+    RunStatus,
+    damaged_line,
+    read_json_lines,
+    read_record_file,
+)
+from domainwise.storage.sweep_folder import PLAN_FILE, SweepFolder
 
-# What a run of ours leaves beside its config from its first moment, while it trains, and at its end.
+# A run has one of these beside its config at any time: when it starts, while it trains, and when it is done.
 _BESIDE_CONFIG = frozenset((".lock", "records.jsonl", "done"))
+_DOMAINBED_FILE = "results.jsonl"
 
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder with a run or a sweep's plan in it, and the names of its files."""
-
-    path: Path
-    files: frozenset[str]
-
-    @property
-    def is_ours(self) -> bool:
-        return "config.json" in self.files and bool(self.files & _BESIDE_CONFIG)
-
-    @property
-    def is_domainbeds(self) -> bool:
-        return "results.jsonl" in self.files
-
-    @property
-    def is_sweep(self) -> bool:
-        return "plan.jsonl" in self.files
-
-
-def find_folders(paths: Sequence[Path]) -> list[Folder]:
-    """Folders with something to read at or below `paths`, each once however many ways lead to it."""
-    found: dict[str, Folder] = {}
-    for path in paths:
-        here = {
-            where: folder for where, folder in _walk(path) if folder.is_ours or folder.is_domainbeds or folder.is_sweep
-        }
-        if not here:
-            raise DomainwiseError(
-                f"there are no runs in {path}: a run has config.json and records.jsonl, DomainBed's has results.jsonl"
-            )
-        for where, folder in here.items():
-            found.setdefault(where, folder)
-    return list(found.values())
-
-
-def _walk(path: Path) -> Iterator[tuple[str, Folder]]:
-    if not path.is_dir():
-        raise DomainwiseError(f"{path} is not a folder" if path.exists() else f"there is no folder {path}")
-    seen = set()
-    for where, below, files in os.walk(path, onerror=_refuse, followlinks=True):
-        real = os.path.realpath(where)
-        if real in seen:
-            below.clear()
-            continue
-        seen.add(real)
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        yield real, Folder(Path(where), frozenset(files))
-
-
-def _refuse(error: OSError) -> NoReturn:
-    raise DomainwiseError(f"the folder {error.filename} cannot be read: {error.strerror}") from error
-
-
-# Its names to ours, and the domains in the order of its indices, which is that of the folders' names.
-_DATASETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+# DomainBed's names to ours, and its domains in the order of its indices, which is that of the folder names.
+_DOMAINBED_DATASETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "RotatedMNIST": ("rotated_mnist", ("0", "15", "30", "45", "60", "75")),
     "ColoredMNIST": ("colored_mnist", ("+90%", "+80%", "-90%")),
     "PACS": ("pacs", ("art_painting", "cartoon", "photo", "sketch")),
@@ -78,53 +33,141 @@ _DATASETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "TerraIncognita": ("terra_incognita", ("location_100", "location_38", "location_43", "location_46")),
     "DomainNet": ("domainnet", ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")),
 }
-# Methods of its own and of the paper's code, which is built on it; ours are these in lower case.
-_ALGORITHMS = (
+# DomainBed's methods and those of the paper's code, which builds on it. Ours have these names in lower case.
+_DOMAINBED_ALGORITHMS = (
     *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
     *("AT", "UAT", "MAT", "LDAT"),
 )
 
 
-def record_of(line: Mapping[str, Any]) -> Record:
-    """A line of `results.jsonl` as a record; a LookupError or TypeError for what is no such line.
+@dataclass(frozen=True)
+class StoredRun:
+    """A run found on disk. Its files are read on first use, and once."""
 
-    Datasets and methods that we do not have keep their names, and such a dataset's domains are `env0`, `env1`, ...
+    path: Path
+    is_domainbed: bool = False
+
+    @cached_property
+    def status(self) -> RunStatus:
+        """The status by the files alone; DomainBed's runs count as done, because it does not say."""
+        return RunStatus("done") if self.is_domainbed else RunFolder(self.path).read_stored_status()
+
+    @cached_property
+    def config(self) -> dict[str, dict[str, Any]]:
+        """What `RunFolder.read_config` returns; empty parts if it is missing or damaged."""
+        try:
+            return RunFolder(self.path).read_config()
+        except (DomainwiseError, OSError):
+            return {"config": {}, "data": {}}
+
+    @property
+    def records_file(self) -> Path:
+        return self.path / _DOMAINBED_FILE if self.is_domainbed else RunFolder(self.path).records_file
+
+    @cached_property
+    def records(self) -> tuple[list[Record], bool]:
+        """The records, and whether an incomplete last line was dropped.
+
+        Raises:
+            DomainwiseError: the file is damaged.
+        """
+        if not self.is_domainbed:
+            return read_record_file(self.records_file)
+        lines, is_truncated = read_json_lines(self.records_file)
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(convert_domainbed(line))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise damaged_line(self.records_file, number, error) from error
+        return records, is_truncated
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that the last record of the finished run must have, if its config says so."""
+        if self.is_domainbed or self.status.state != "done":
+            return None
+        steps = self.config["config"].get("steps")
+        return steps - 1 if isinstance(steps, int) else None
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The runs and sweeps at or below some paths, each once."""
+
+    runs: list[StoredRun] = field(default_factory=list)
+    sweeps: list[SweepFolder] = field(default_factory=list)
+
+
+def discover(paths: Sequence[Path]) -> Discovery:
+    """Find every run and sweep at or below `paths`, each once however many ways lead to it."""
+    runs: dict[str, StoredRun] = {}
+    sweeps: dict[str, SweepFolder] = {}
+    for path in paths:
+        is_empty = True
+        for real, folder, files in _walk(path):
+            is_ours = "config.json" in files and bool(files & _BESIDE_CONFIG)
+            if is_ours or _DOMAINBED_FILE in files:
+                runs.setdefault(real, StoredRun(folder, is_domainbed=not is_ours))
+                is_empty = False
+            if PLAN_FILE in files:
+                sweeps.setdefault(real, SweepFolder(folder))
+                is_empty = False
+        if is_empty:
+            raise DomainwiseError(
+                f"no runs found in {path}: a run has config.json and records.jsonl, one of DomainBed's results.jsonl"
+            )
+    return Discovery(list(runs.values()), list(sweeps.values()))
+
+
+def convert_domainbed(line: Mapping[str, Any]) -> Record:
+    """Convert a line of DomainBed's `results.jsonl` to a record; raise LookupError or TypeError for anything else.
+
+    Datasets and methods that we do not have keep their names, and the domains of such a dataset are `env0`, `env1`, ...
     """
     args = line["args"]
-    dataset, domains = _named(args["dataset"], _number_of_domains(line))
-    tested = [domains[index] for index in args["test_envs"]]
+    num_domains = next(index for index in count() if f"env{index}_in_acc" not in line)
+    dataset, names = _DOMAINBED_DATASETS.get(args["dataset"], (args["dataset"], ()))
+    if len(names) != num_domains:
+        dataset, names = args["dataset"], tuple(f"env{index}" for index in range(num_domains))
+    test_domains = [dict(enumerate(names))[index] for index in args["test_envs"]]
+    algorithm = args["algorithm"]
     return {
         "step": line["step"],
         "dataset": dataset,
-        "algorithm": _algorithm(args["algorithm"]),
+        "algorithm": algorithm.lower() if algorithm in _DOMAINBED_ALGORITHMS else algorithm,
         "trial_seed": args["trial_seed"],
         "hparams_seed": args["hparams_seed"],
-        "train_domains": [name for name in domains.values() if name not in tested],
+        "train_domains": [name for name in names if name not in test_domains],
         "validation_domains": [],
-        "test_domains": tested,
+        "test_domains": test_domains,
         "roles": "left_out",
         "hparams": line.get("hparams", {}),
-        "accuracy": {name: _accuracy(line, index) for index, name in domains.items()},
+        "accuracy": {name: _domainbed_accuracy(line, index) for index, name in enumerate(names)},
+        **({"loss": line["loss"]} if "loss" in line else {}),
     }
 
 
-def _number_of_domains(line: Mapping[str, Any]) -> int:
-    return next(index for index in count() if f"env{index}_in_acc" not in line)
-
-
-def _named(dataset: str, number: int) -> tuple[str, dict[int, str]]:
-    """Our name of a dataset and of its domains by their indices, or its own where it is not the one we know."""
-    ours, domains = _DATASETS.get(dataset, (dataset, ()))
-    if len(domains) != number:
-        return dataset, {index: f"env{index}" for index in range(number)}
-    return ours, dict(enumerate(domains))
-
-
-def _algorithm(name: str) -> str:
-    return name.lower() if name in _ALGORITHMS else name
-
-
-def _accuracy(line: Mapping[str, Any], index: int) -> dict[str, float]:
+def _domainbed_accuracy(line: Mapping[str, Any], index: int) -> dict[str, float]:
     parts = {"main": line[f"env{index}_in_acc"], "holdout": line.get(f"env{index}_out_acc")}
     # DomainBed writes NaN for what it could not measure, the one value that does not equal itself.
     return {part: value for part, value in parts.items() if value is not None and value == value}
+
+
+def _walk(path: Path) -> Iterator[tuple[str, Path, frozenset[str]]]:
+    """Yield the real path, the path and the file names of every folder, without following loops of links."""
+    if not path.is_dir():
+        raise DomainwiseError(f"{path} is not a folder" if path.exists() else f"folder {path} not found")
+    seen = set()
+    for folder, subfolders, files in os.walk(path, onerror=_raise, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            subfolders.clear()
+            continue
+        seen.add(real)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        yield real, Path(folder), frozenset(files)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise DomainwiseError(f"folder {error.filename} could not be read: {error.strerror}") from error

@@ -1,92 +1,64 @@
-"""A run's `records.jsonl`, a JSON line a record: how it is written, and read after anything that may happen to it."""
+"""The run folder: the contract between training and everything that reads its results.
+
+    config.json          what the run is, and the facts about its data that a model needs
+    records.jsonl        one JSON line per evaluation
+    best.safetensors     the network with the highest selection score
+    last.safetensors     the network at the last record
+    perturbations/       the perturbation at every record, if it was asked for
+    checkpoint.pt        everything training needs to resume; written last
+    done                 empty; the run is complete
+    failed.txt           why the run failed in a sweep
+
+Torch is imported only by the methods that read or write tensors, so reports start without it.
+"""
 
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import LockedError, locked, remove_partial_files, write_atomically
+from domainwise.storage.files import LockedError, hold_lock, remove_partial_files, write_atomic
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA = 1
 Record = dict[str, Any]
-
-
-def read_records(path: Path) -> tuple[list[Record], bool]:
-    """The records of a file, none where there is no file, and whether a half-written last line was dropped.
-
-    What is lost with that line is known elsewhere: a checkpoint and a finished run say how far their records reach.
-    """
-    return read_lines(path, _check)
-
-
-def read_lines(path: Path, check: Callable[[Record], None] = lambda line: None) -> tuple[list[Record], bool]:
-    """The objects of a file of JSON lines, and whether a half-written last line was dropped.
-
-    Args:
-        check: raises a ValueError or KeyError for an object that does not belong into such a file.
-    """
-    try:
-        *lines, rest = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return [], False
-    except OSError as error:
-        raise DomainwiseError(f"{path} cannot be read: {error.strerror}") from error
-    # Every line ends with a newline; what comes after the last one was cut off, even where it happens to parse.
-    is_cut = bool(rest)
-    records: list[Record] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line.decode())
-        except ValueError as error:
-            if number == len(lines) and not is_cut:
-                return records, True
-            raise _damaged(path, number, error) from error
-        try:
-            if not isinstance(record, dict):
-                raise ValueError("it is no object")
-            check(record)
-        except (ValueError, KeyError) as error:
-            raise _damaged(path, number, error) from error
-        records.append(record)
-    return records, is_cut
-
-
-def write_records(path: Path, records: Sequence[Record]) -> None:
-    lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
-    write_atomically(path, "".join(lines).encode())
-
-
-def _check(record: Record) -> None:
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"schema {record['schema']}")
-    if "step" not in record:
-        raise KeyError("step")
-
-
-def _damaged(path: Path, number: int, error: Exception) -> DomainwiseError:
-    said = f"it has no {error}" if isinstance(error, KeyError) else error
-    return DomainwiseError(f"{path} is damaged at line {number}: {said}; restore it")
-
-
 Which = Literal["best", "last"]
+State = Literal["done", "running", "failed", "unfinished", "pending"]
+
+# In the order that keeps a folder sound if copying it is cut off.
+_PORTABLE_FILES = ("config.json", "records.jsonl", "best.safetensors", "last.safetensors", "checkpoint.pt", "done")
 
 
 class RunIsBusy(DomainwiseError):
     """Another process is training in the folder."""
 
 
-class RunFolder:
-    """Reads and writes one run's files.
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is.
 
-    `checkpoint.pt` is written last and says how far the run is; whatever is newer beside it is made again, the same,
-    when the run goes on.
+    Args:
+        state: `unfinished` has started and can resume, `pending` has not started.
+        step: number of updates done, by the last record.
+        error: the last line of the error, if the run failed.
+    """
+
+    state: State
+    step: int = 0
+    error: str = ""
+
+
+class RunFolder:
+    """Reads and writes the files of one run.
+
+    `checkpoint.pt` is written last and says how far the run is. Whatever is newer beside it is written again,
+    identically, when the run resumes.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -95,122 +67,248 @@ class RunFolder:
         self.records_file = self.path / "records.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.done_file = self.path / "done"
+        self.failure_file = self.path / "failed.txt"
+        self.lock_file = self.path / ".lock"
         self.perturbations = self.path / "perturbations"
 
     @property
     def is_done(self) -> bool:
         return self.done_file.exists()
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from training into the same folder; the system lets go when this one dies."""
+    @property
+    def is_busy(self) -> bool:
+        """Whether another process is training in the folder."""
+        if not self.lock_file.exists():
+            return False
         try:
-            with locked(self.path / ".lock"):
+            with self.lock():
+                return False
+        except RunIsBusy:
+            return True
+
+    def has_weights(self, which: Which) -> bool:
+        return self._weights_file(which).exists()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training in the folder; the operating system releases it if this one dies."""
+        try:
+            with hold_lock(self.lock_file):
                 yield
         except LockedError as error:
             raise RunIsBusy(f"another process is training in {self.path}") from error
 
     def create(self) -> None:
-        """Make the folder, unless it holds something that is not a run."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DomainwiseError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+        """Create the folder; refuse one that holds something other than a run."""
+        create_folder(self.path)
         foreign = [item.name for item in self.path.iterdir() if not item.name.startswith(".")]
         if foreign and not self.config_file.exists():
             raise DomainwiseError(
-                f"the folder {self.path} holds files but no run ({sorted(foreign)[0]} ...); choose another"
+                f"{self.path} contains files that are not a run ({sorted(foreign)[0]} ...); choose another --output"
             )
 
     def claim(self, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Write the config, or find that the folder holds this very run already."""
-        wanted = json.loads(json.dumps({"schema": SCHEMA, "config": identity, "data": data}))
+        """Write the config, or check that the folder already holds this very run."""
+        config = json.loads(json.dumps({"schema": SCHEMA, "config": identity, "data": data}))
         if not self.config_file.exists():
-            write_atomically(self.config_file, json.dumps(wanted, indent=2).encode())
-        there = self.read_config()
+            write_atomic(self.config_file, json.dumps(config, indent=2).encode())
+        stored = self.read_config()
         for part in ("config", "data"):
-            differing = [name for name in wanted[part] if there[part].get(name) != wanted[part][name]]
-            if differing:
-                name = differing[0]
-                raise DomainwiseError(
-                    f"the folder {self.path} holds another run: its {name} is {_short(there[part].get(name))}, not "
-                    f"{_short(wanted[part][name])}; choose another --output, or delete that folder"
-                )
+            for name, value in config[part].items():
+                if stored[part].get(name) != value:
+                    raise DomainwiseError(
+                        f"{self.path} contains a different run: {name} is {_abbreviate(stored[part].get(name))} there "
+                        f"and {_abbreviate(value)} here; choose another --output, or delete that folder"
+                    )
         for folder in (self.path, self.perturbations):
             remove_partial_files(folder)
 
     def read_config(self) -> dict[str, dict[str, Any]]:
-        """`{"config": what RunConfig takes, "data": classes, input shape and domains}`."""
-        if not self.config_file.exists():
-            raise DomainwiseError(f"there is no run in {self.path}: it has no config.json")
+        """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`."""
         try:
-            content = json.loads(self.config_file.read_text())
+            content = json.loads(self.config_file.read_bytes())
             return {"config": dict(content["config"]), "data": dict(content["data"])}
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DomainwiseError(f"no run in {self.path}: config.json not found") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise DomainwiseError(f"{self.config_file} is damaged and cannot be read: {error}") from error
+            raise DomainwiseError(f"{self.config_file} is damaged and could not be read: {error}") from error
 
     def read_records(self) -> list[Record]:
-        """What was measured; a half-written last line is dropped, and the checkpoint says whether it is missed."""
-        records, _ = read_records(self.records_file)
-        return records
+        """Return the records. An incomplete last line is dropped; the checkpoint says whether it matters."""
+        return read_record_file(self.records_file)[0]
 
     def write_records(self, records: Sequence[Record]) -> None:
-        write_records(self.records_file, records)
+        write_json_lines(self.records_file, records)
 
-    def write_weights(self, which: Which, state: Mapping[str, Tensor]) -> None:
-        _write_tensors(self.path / f"{which}.safetensors", state)
+    def write_weights(self, which: Which, state: "Mapping[str, Tensor]") -> None:
+        _write_tensors(self._weights_file(which), state)
 
-    def read_weights(self, which: Which) -> dict[str, Tensor]:
-        file = self.path / f"{which}.safetensors"
-        if not file.exists():
+    def read_weights(self, which: Which) -> "dict[str, Tensor]":
+        if not self.has_weights(which):
             raise DomainwiseError(f"the run in {self.path} has no {which}.safetensors yet")
-        return _read_tensors(file)
+        return _read_tensors(self._weights_file(which))
 
-    def write_perturbation(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+    def write_perturbation(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
         """Keep the perturbation that the record of `step` describes."""
         self.perturbations.mkdir(exist_ok=True)
         _write_tensors(self.perturbations / f"step-{step:06d}.safetensors", tensors)
 
-    def read_perturbations(self) -> dict[int, dict[str, Tensor]]:
-        """What was kept of the perturbation, by step and in that order; empty where nothing was."""
+    def read_perturbations(self) -> "dict[int, dict[str, Tensor]]":
+        """Return the stored perturbations by step, in order; empty if none were kept."""
         files = {int(file.stem.removeprefix("step-")): file for file in self.perturbations.glob("step-*.safetensors")}
         return {step: _read_tensors(files[step]) for step in sorted(files)}
 
     def write_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        # Through memory: where the disk is full, torch's own writer ends the process.
+        import torch
+
+        # Through memory: on a full disk, torch's own writer aborts the process.
         content = io.BytesIO()
         torch.save(dict(checkpoint), content)
-        write_atomically(self.checkpoint_file, content.getbuffer())
+        write_atomic(self.checkpoint_file, content.getbuffer())
 
     def read_checkpoint(self) -> dict[str, Any] | None:
-        """The newest state that training can go on from, or None before the first."""
+        """Return the newest state that training can resume from, or None before the first."""
+        import torch
+
         if not self.checkpoint_file.exists():
             return None
         try:
             checkpoint: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises what its zip reader and unpickler happen to raise
+        except Exception as error:  # torch passes on whatever its zip reader and unpickler raise
             raise DomainwiseError(
-                f"{self.checkpoint_file} is damaged or cut off and cannot be read; nothing was changed. "
-                "Restore it, or delete it to train from the start"
+                f"{self.checkpoint_file} is damaged or incomplete; nothing was changed. Restore it, or delete it to "
+                "train from the start"
             ) from error
         return checkpoint
 
     def write_done(self) -> None:
-        write_atomically(self.done_file, b"")
+        write_atomic(self.done_file, b"")
+
+    def write_failure(self, error: str) -> None:
+        """Record why the run failed."""
+        with suppress(OSError):  # a full disk is often the cause itself
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.failure_file, f"{error}\n".encode())
+
+    def clear_failure(self) -> None:
+        self.failure_file.unlink(missing_ok=True)
+
+    def read_status(self) -> RunStatus:
+        """Return how far the run is, including whether a process is training in it right now."""
+        status = self.read_stored_status()
+        step = 0
+        with suppress(DomainwiseError):  # reported by whoever needs the records
+            records = self.read_records()
+            step = records[-1]["step"] + 1 if records else 0
+        if status.state != "done" and self.is_busy:
+            return RunStatus("running", step)
+        return RunStatus(status.state, step, status.error)
+
+    def read_stored_status(self) -> RunStatus:
+        """Return the status by the files alone: no lock is tested and no record is read."""
+        if self.is_done:
+            return RunStatus("done")
+        if self.failure_file.exists():
+            lines = self.failure_file.read_text(errors="replace").split("\n")
+            return RunStatus("failed", error=next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        return RunStatus("unfinished" if self.config_file.exists() else "pending")
+
+    def export_files(self) -> dict[str, bytes]:
+        """Return the files another machine needs to resume the run."""
+        return {name: (self.path / name).read_bytes() for name in _PORTABLE_FILES if (self.path / name).exists()}
+
+    def import_files(self, files: Mapping[str, bytes]) -> None:
+        """Write what `export_files` returned elsewhere."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in _PORTABLE_FILES:
+            if name in files:
+                write_atomic(self.path / name, files[name])
+
+    def _weights_file(self, which: Which) -> Path:
+        return self.path / f"{which}.safetensors"
 
 
-def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+def read_record_file(path: Path) -> tuple[list[Record], bool]:
+    """Return the records of a file, none if it does not exist, and whether an incomplete last line was dropped.
+
+    Nothing is lost with that line: a checkpoint and a finished run say how far their records reach.
+    """
+    return read_json_lines(path, _check_record)
+
+
+def read_json_lines(path: Path, check: Callable[[Record], None] = lambda line: None) -> tuple[list[Record], bool]:
+    """Return the objects of a file of JSON lines, and whether an incomplete last line was dropped.
+
+    Args:
+        check: raises a ValueError or KeyError for an object that does not belong in such a file.
+    """
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], False
+    except OSError as error:
+        raise DomainwiseError(f"{path} could not be read: {error.strerror}") from error
+    # Every line ends with a newline; what follows the last one was cut off, even if it happens to parse.
+    is_truncated = bool(rest)
+    records: list[Record] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line.decode())
+        except ValueError as error:
+            if number == len(lines) and not is_truncated:
+                return records, True
+            raise damaged_line(path, number, error) from error
+        try:
+            if not isinstance(record, dict):
+                raise ValueError("not a JSON object")
+            check(record)
+        except (ValueError, KeyError) as error:
+            raise damaged_line(path, number, error) from error
+        records.append(record)
+    return records, is_truncated
+
+
+def write_json_lines(path: Path, objects: Sequence[Mapping[str, Any]]) -> None:
+    lines = [json.dumps(each, allow_nan=False) + "\n" for each in objects]
+    write_atomic(path, "".join(lines).encode())
+
+
+def damaged_line(path: Path, number: int, error: Exception) -> DomainwiseError:
+    """Return the error for a line that could not be used."""
+    reason = f"missing key {error}" if isinstance(error, KeyError) else error
+    return DomainwiseError(f"{path} is damaged at line {number}: {reason}; restore it")
+
+
+def create_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DomainwiseError(f"could not create the folder {path}: {error.strerror}") from error
+
+
+def _check_record(record: Record) -> None:
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"unsupported schema {record['schema']}; expected {SCHEMA}")
+    if "step" not in record:
+        raise KeyError("step")
+
+
+def _write_tensors(file: Path, tensors: "Mapping[str, Tensor]") -> None:
+    import safetensors.torch
+
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(file, safetensors.torch.save(content))
+    write_atomic(file, safetensors.torch.save(content))
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def _read_tensors(file: Path) -> "dict[str, Tensor]":
+    import safetensors.torch
+
     try:
         return safetensors.torch.load_file(file)
     except safetensors.SafetensorError as error:
-        raise DomainwiseError(f"{file} is damaged and cannot be read: {error}") from error
+        raise DomainwiseError(f"{file} is damaged and could not be read: {error}") from error
 
 
-def _short(value: object, most: int = 60) -> str:
+def _abbreviate(value: object, limit: int = 60) -> str:
     text = json.dumps(value)
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,14 +1,14 @@
-"""What every engine promises, wherever it carries out runs.
+"""The contract of every engine, wherever it trains.
 
-An engine is given configs and a `Watch`, and calls back as runs go on, from the thread that called it. If a run raises,
-that is reported and the others go on. If its process or machine dies, it is begun again from its last checkpoint, a few
+An engine takes configs and callbacks, and calls back from the thread that called it. If a run raises an error, that is
+reported and the other runs continue. If its process or machine dies, the run resumes from its last checkpoint, a few
 times. Asked to stop, an engine lets every run save and raises `RunInterrupted`.
 """
 
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from domainwise.errors import DomainwiseError, in_one_line
@@ -16,13 +16,13 @@ from domainwise.storage.run_folder import RunIsBusy
 from domainwise.training import RunConfig, RunResult, train
 from domainwise.training.trainer import OnRecord, OnStep
 
-# How often a run is begun whose process dies under it: a lack of memory may pass, a broken library will not.
-ATTEMPTS = 3
+# A run whose process dies is started this often: a shortage of memory may pass, a broken library will not.
+MAX_ATTEMPTS = 3
 _PATIENCE = 30.0
 
 
 class RunFailed(Exception):
-    """A run raised something that is not the user's to put right; the message is its traceback."""
+    """A run raised an unexpected error; the message is its traceback."""
 
 
 def _raise(run: int, error: str) -> None:
@@ -30,14 +30,14 @@ def _raise(run: int, error: str) -> None:
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Who wants to know, by the number of the run.
+class EngineCallbacks:
+    """Callbacks by the index of the run.
 
     Args:
-        on_progress: how many of its steps are done.
-        on_done: its result.
-        on_failed: its error, as `explained` has it; by default the engine stops and raises.
-        should_stop: asked several times a second.
+        on_progress: called with the number of steps done.
+        on_done: called with the result.
+        on_failed: called with the error, see `format_failure`; by default the engine stops and raises it.
+        should_stop: asked several times per second.
     """
 
     on_progress: Callable[[int, int], None] = lambda run, steps: None
@@ -46,13 +46,16 @@ class Watch:
     should_stop: Callable[[], bool] = lambda: False
 
 
-def trained(
+Engine = Callable[[Sequence[RunConfig], EngineCallbacks], object]
+
+
+def train_when_free(
     config: RunConfig,
     on_step: OnStep,
     should_stop: Callable[[], bool],
     on_record: OnRecord = lambda record: None,
 ) -> RunResult:
-    """Train, and where another process is still in the folder, wait: one that was killed may take a moment to go."""
+    """Train, and wait if another process is still in the folder: a killed one may take a moment to end."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -63,13 +66,13 @@ def trained(
             time.sleep(0.5)
 
 
-def explained(error: BaseException) -> str:
-    """An error as text: one line for what a user can put right, and otherwise a traceback, whose last line is one."""
+def format_failure(error: BaseException) -> str:
+    """Return one line for an error that the user can fix, and the traceback for any other."""
     if isinstance(error, DomainwiseError | OSError):
         return in_one_line(error)
     return "".join(traceback.format_exception(error)).strip()
 
 
-def cores() -> int:
-    """How many processors this process may use."""
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

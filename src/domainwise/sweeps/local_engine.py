@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from domainwise.sweeps.engine import ATTEMPTS, Watch, cores, explained, trained
+from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, available_cpus, format_failure, train_when_free
 from domainwise.training import RunConfig, RunInterrupted, RunResult
 from domainwise.training.device import keep_freed_memory
 
@@ -23,13 +23,15 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-def run_all(configs: Sequence[RunConfig], *, workers: int, watch: Watch | None = None) -> list[RunResult | None]:
+def run_all(
+    configs: Sequence[RunConfig], callbacks: EngineCallbacks | None = None, *, workers: int
+) -> list[RunResult | None]:
     """Carry out every config, `workers` at a time; their results in order, None for a run that failed.
 
     The machine's processors are divided among the workers, and its GPUs are dealt out to them.
     """
     workers = max(1, min(workers, len(configs)))
-    return _Pool(configs, workers, watch or Watch()).run()
+    return _Pool(configs, workers, callbacks or EngineCallbacks()).run()
 
 
 @dataclass
@@ -42,10 +44,10 @@ class _Worker:
 class _Pool:
     """The parent's side: who works on what, and what comes back."""
 
-    def __init__(self, configs: Sequence[RunConfig], workers: int, watch: Watch) -> None:
-        threads = max(1, cores() // workers)
+    def __init__(self, configs: Sequence[RunConfig], workers: int, callbacks: EngineCallbacks) -> None:
+        threads = max(1, available_cpus() // workers)
         self.configs = [replace(config, threads=config.threads or threads) for config in configs]
-        self.watch = watch
+        self.callbacks = callbacks
         self.waiting = deque(range(len(configs)))
         self.attempts: Counter[int] = Counter()
         self.results: list[RunResult | None] = [None] * len(configs)
@@ -64,7 +66,7 @@ class _Pool:
                         self._listen(worker)  # what it said last
                         self._bury(worker)
                         self.workers[number] = self._started(number)
-                if self.watch.should_stop():
+                if self.callbacks.should_stop():
                     raise RunInterrupted(f"{self._finished()} of {len(self.configs)} runs are done")
         finally:
             self._end()
@@ -98,26 +100,26 @@ class _Pool:
             while worker.pipe.poll():
                 run, kind, content = worker.pipe.recv()
                 if kind == "step":
-                    self.watch.on_progress(run, content)
+                    self.callbacks.on_progress(run, content)
                     continue
                 worker.run = None
                 if kind == "done":
                     self.results[run] = content
-                    self.watch.on_done(run, content)
+                    self.callbacks.on_done(run, content)
                 elif kind == "failed":
-                    self.watch.on_failed(run, content)
+                    self.callbacks.on_failed(run, content)
 
     def _bury(self, worker: _Worker) -> None:
         worker.process.join()
         worker.pipe.close()
         if worker.run is None:
             return
-        if self.attempts[worker.run] < ATTEMPTS:
+        if self.attempts[worker.run] < MAX_ATTEMPTS:
             self.waiting.appendleft(worker.run)
         else:
             code = worker.process.exitcode or 0
             how = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            self.watch.on_failed(worker.run, f"its process died {ATTEMPTS} times, last by {how}")
+            self.callbacks.on_failed(worker.run, f"its process died {MAX_ATTEMPTS} times, last by {how}")
 
     def _end(self) -> None:
         """Let runs that are under way save, and end the workers."""
@@ -153,11 +155,11 @@ def _work(pipe: "Connection[Any, Any]", stop: Event) -> None:
                 pipe.send((run, "step", step))
 
         try:
-            pipe.send((run, "done", trained(config, on_step, stop.is_set)))
+            pipe.send((run, "done", train_when_free(config, on_step, stop.is_set)))
         except RunInterrupted:
             pipe.send((run, "stopped", None))
         except Exception as error:
-            pipe.send((run, "failed", explained(error)))
+            pipe.send((run, "failed", format_failure(error)))
 
 
 def _end_with_parent() -> None:

@@ -1,6 +1,7 @@
-"""Which runs a sweep needs: those that its ways of selecting look at, and no others."""
+"""Plans a sweep: the runs that its selection rules look at, and no others."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,102 +14,108 @@ from domainwise.errors import DomainwiseError, unknown
 from domainwise.hparams import Space, Task, drawn, read_space
 from domainwise.hparams.space import RUN_SETTINGS
 from domainwise.selection.frame import dataset_label
-from domainwise.sweeps.spec import SweepSpec
-from domainwise.training import RunConfig
-from domainwise.training.config import build_dataset
+from domainwise.storage.sweep_folder import PlannedRun
+from domainwise.sweeps.spec import PLACEMENT_SETTINGS, SweepSpec
+from domainwise.training.config import RunConfig
+from domainwise.training.registry import DatasetCache
 
-Tests = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run of a sweep: its name in the folder, and that of its dataset in tables."""
-
-    name: str
-    config: RunConfig
-    dataset: str
-
-    def as_line(self) -> dict[str, Any]:
-        """What one must know of it without the data."""
-        return {
-            "run": self.name,
-            "dataset": self.dataset,
-            "algorithm": self.config.algorithm_name,
-            "test_domains": list(self.config.test_domains),
-            "trial_seed": self.config.trial_seed,
-            "hparams_seed": self.config.hparams_seed,
-        }
+# The planned runs in order, each with its config.
+Plan = dict[PlannedRun, RunConfig]
 
 
-def plan(
-    spec: SweepSpec, folder: Path, data_dir: str | Path | None = None, on_data: OnProgress = ignore_progress
-) -> list[PlannedRun]:
-    """Every run, trial by trial, so that a sweep that is stopped is one of fewer trials."""
+def plan_sweep(
+    spec: SweepSpec,
+    folder: Path,
+    *,
+    placement: Mapping[str, Any] | None = None,
+    on_data: OnProgress = ignore_progress,
+    datasets: DatasetCache | None = None,
+) -> Plan:
+    """Plan every run, trial by trial, so that a sweep that stops early is a complete one of fewer trials.
+
+    Args:
+        placement: settings of `RunConfig` for where and how runs compute, which are not part of the spec: data_dir,
+            device, threads, logger, keep_perturbations.
+        datasets: where the datasets come from; share one between several plans to build their data once.
+    """
     space = read_space(spec.space)
-    datasets: dict[str, Dataset] = {}
-    for given in spec.datasets:
-        dataset = build_dataset(spec.config(given, spec.algorithms[0], data_dir=data_dir), on_data)
-        if dataset.name in (other.name for other in datasets.values()):
-            raise DomainwiseError(f"two datasets have the name {dataset.name}: a sweep could not tell them apart")
-        datasets[given] = dataset
-    return [
-        _run(replace(config, data_dir=data_dir, test_domains=tests), dataset, folder)
+    cache = datasets or DatasetCache()
+    placement = placement or {}
+    for key in placement:
+        if key not in PLACEMENT_SETTINGS:
+            raise unknown("placement setting", key, PLACEMENT_SETTINGS)
+    by_name: dict[str, Dataset] = {}
+    for name in spec.datasets:
+        dataset = cache.build(spec.config(name, spec.algorithms[0], **placement), on_data)
+        if dataset.name in (other.name for other in by_name.values()):
+            raise DomainwiseError(f"two datasets are named {dataset.name}; a sweep could not tell them apart")
+        by_name[name] = dataset
+    return dict(
+        _plan_run(replace(config, **placement, test_domains=test_domains), dataset, folder)
         for trial in range(spec.trials)
-        for given, dataset in datasets.items()
+        for name, dataset in by_name.items()
         for draw in range(spec.draws)
         for algorithm in spec.algorithms
-        for config in [_drawn(spec, space, given, dataset, algorithm, draw, trial)]
-        for tests in tested(dataset, spec)
-    ]
+        for config in [_draw_config(spec, space, name, dataset, algorithm, draw, trial)]
+        for test_domains in plan_test_domains(dataset, spec)
+    )
 
 
-def tested(dataset: Dataset, spec: SweepSpec) -> list[Tests]:
-    """What the runs test on: each domain in turn, and pairs where one of them selects for the other."""
-    roles = {domain.role for domain in dataset.domains}
-    if "ood_validation" in spec.selection and "validation" not in roles:
-        raise DomainwiseError(f"ood_validation needs a validation domain, which {dataset.name} does not have")
+def plan_test_domains(dataset: Dataset, spec: SweepSpec) -> list[tuple[str, ...]]:
+    """Return the test domains of each run: every domain in turn, and pairs if one of them selects for the other."""
+    fixed_roles = {domain.role for domain in dataset.domains}
+    if "ood_validation" in spec.selection and "validation" not in fixed_roles:
+        raise DomainwiseError(f"ood_validation requires a validation domain, and {dataset.name} has none")
     targets = [name for name in dataset.domain_names if name in spec.test_domains or not spec.test_domains]
     if not targets:
         raise unknown(f"domain of {dataset.name}", spec.test_domains[0], dataset.domain_names)
-    trained = spec.settings.get("train_domains", ())
-    if roles != {None}:
+    train_domains = spec.settings.get("train_domains", ())
+    if fixed_roles != {None}:
         together = [name for name in targets if dataset.domains[dataset.index(name)].role == "test"]
-    elif trained:
-        together = [name for name in targets if name not in trained]
+    elif train_domains:
+        together = [name for name in targets if name not in train_domains]
     else:
-        alone: list[Tests] = [(name,) for name in targets]
+        alone: list[tuple[str, ...]] = [(name,) for name in targets]
         return [*alone, *_pairs(dataset, targets)] if "leave_one_out" in spec.selection else alone
     if "leave_one_out" in spec.selection:
-        raise DomainwiseError(f"leave_one_out leaves out each domain in turn; those of {dataset.name} have fixed roles")
+        raise DomainwiseError(f"leave_one_out holds out each domain in turn, but {dataset.name} has fixed roles")
     return [tuple(together)]
 
 
-def _pairs(dataset: Dataset, targets: list[str]) -> list[Tests]:
-    """Each serves both of its domains, as the one that is tested and as the one that selects."""
+def _pairs(dataset: Dataset, targets: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the pairs that serve `leave_one_out`: each domain of a pair selects for the other."""
     names = dataset.domain_names
     if len(names) < 3:
-        raise DomainwiseError(f"leave_one_out needs at least 3 domains; {dataset.name} has {len(names)}")
+        raise DomainwiseError(f"leave_one_out requires at least 3 domains, and {dataset.name} has {len(names)}")
     return [pair for pair in combinations(names, 2) if set(pair) & set(targets)]
 
 
-def _drawn(
-    spec: SweepSpec, space: Space, given: str, dataset: Dataset, algorithm: str, draw: int, trial: int
+def _draw_config(
+    spec: SweepSpec, space: Space, name: str, dataset: Dataset, algorithm: str, draw: int, trial: int
 ) -> RunConfig:
-    """The config of one draw, before it is said what to test on; what the sweep fixes is not drawn."""
-    hparams_class = spec.config(given, algorithm).algorithm_class().Hparams
+    """Return the config of one draw, without test domains. What the spec fixes is not drawn."""
+    hparams_class = spec.config(name, algorithm).algorithm_class().Hparams
     values = drawn(space(Task(algorithm, hparams_class, dataset.name, dataset.search)), draw, trial)
-    settings = {name: values.pop(name) for name in RUN_SETTINGS if name in values}
-    settings |= {name: value for name, value in spec.settings.items() if name in RUN_SETTINGS}
-    hparams = {**values, **{name: value for name, value in spec.hparams.items() if name in hparams_class.names()}}
-    return spec.config(given, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
+    settings = {key: values.pop(key) for key in RUN_SETTINGS if key in values}
+    settings |= {key: value for key, value in spec.settings.items() if key in RUN_SETTINGS}
+    hparams = {**values, **{key: value for key, value in spec.hparams.items() if key in hparams_class.names()}}
+    return spec.config(name, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
 
 
-def _run(config: RunConfig, dataset: Dataset, folder: Path) -> PlannedRun:
-    tests = config.test_domains
-    parts_played = assign_roles(dataset, config.train_domains, tests)
-    label = dataset_label(dataset.name, parts_played.train, parts_played.assignment)
-    # More than two are all that the dataset has to test on, which tells runs apart no better than nothing.
-    parts = [config.dataset_name, config.algorithm_name, *(tests if len(tests) <= 2 else ())]
+def _plan_run(config: RunConfig, dataset: Dataset, folder: Path) -> tuple[PlannedRun, RunConfig]:
+    test_domains = config.test_domains
+    assigned = assign_roles(dataset, config.train_domains, test_domains)
+    # More than two test domains are all that the dataset has, which does not tell runs apart.
+    parts = [config.dataset_name, config.algorithm_name, *(test_domains if len(test_domains) <= 2 else ())]
     name = "-".join([*parts, f"draw{config.hparams_seed}", f"trial{config.trial_seed}"])
-    name = quote(name, safe="+, ")  # names of domains come from folders and columns, and may hold anything
-    return PlannedRun(name, replace(config, output=folder / name), label)
+    name = quote(name, safe="+, ")  # domain names come from folders and columns, and may contain anything
+    run = PlannedRun(
+        folder=folder / name,
+        name=name,
+        dataset=dataset_label(dataset.name, assigned.train, assigned.assignment),
+        algorithm=config.algorithm_name,
+        test_domains=test_domains,
+        trial=config.trial_seed,
+        draw=config.hparams_seed,
+    )
+    return run, replace(config, output=run.folder)

@@ -19,23 +19,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.storage.files import write_atomically
-from domainwise.sweeps.engine import ATTEMPTS, Watch, cores, explained, trained
+from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, available_cpus, format_failure, train_when_free
 from domainwise.training import RunConfig, RunFolder, RunResult
 from domainwise.training.device import keep_freed_memory
 
 Results = Literal["auto", "shared", "pulled"]
-# What a run folder holds, in the order that keeps it sound when bringing it back is cut off.
-_FILES = ("config.json", "records.jsonl", "best.safetensors", "last.safetensors", "checkpoint.pt", "done")
 _SECONDS_BETWEEN_WORDS = 0.5
 _SECONDS_TO_SAVE = 120.0
 
 
 def run_all(
     configs: Sequence[RunConfig],
+    callbacks: EngineCallbacks | None = None,
     *,
     workers: int,
-    watch: Watch | None = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
     results: Results = "auto",
@@ -51,7 +48,7 @@ def run_all(
         return []
     ray = _connected(address, workers)
     try:
-        return _Driver(ray, configs, workers, watch or Watch(), gpus_per_run, results).run()
+        return _Driver(ray, configs, workers, callbacks or EngineCallbacks(), gpus_per_run, results).run()
     except ray.exceptions.RaySystemError as error:
         raise DomainwiseError(f"the Ray cluster is gone: {' '.join(str(error).split())[:200]}") from error
     finally:
@@ -68,7 +65,7 @@ def _connected(address: str | None, workers: int) -> Any:
         raise DomainwiseError("--engine ray needs Ray: pip install 'domainwise[ray]'") from error
     settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        settings |= {"num_cpus": max(workers, cores()), "include_dashboard": False}
+        settings |= {"num_cpus": max(workers, available_cpus()), "include_dashboard": False}
     try:
         _check_reachable(address)
         ray.init(**settings)
@@ -93,12 +90,12 @@ class _Driver:
         ray: Any,
         configs: Sequence[RunConfig],
         workers: int,
-        watch: Watch,
+        callbacks: EngineCallbacks,
         gpus_per_run: float,
         results: Results,
     ) -> None:
-        self.ray, self.workers, self.watch = ray, workers, watch
-        threads = max(1, cores() // workers)
+        self.ray, self.workers, self.callbacks = ray, workers, callbacks
+        threads = max(1, available_cpus() // workers)
         self.configs = [replace(config, threads=config.threads or threads) for config in configs]
         self.folders = [Path(config.folder()).resolve() for config in configs]
         self.waiting = deque(range(len(configs)))
@@ -119,7 +116,7 @@ class _Driver:
                 while self.waiting and len(self.in_flight) < self.workers:
                     self._hand_out(self.waiting.popleft())
                 self._collect(timeout=0.2)
-                if self.watch.should_stop():
+                if self.callbacks.should_stop():
                     self._let_save()
                     done = sum(result is not None for result in self.results)
                     raise RunInterrupted(f"{done} of {len(self.configs)} runs are done")
@@ -145,7 +142,7 @@ class _Driver:
     def _collect(self, timeout: float) -> None:
         finished, _ = self.ray.wait(list(self.in_flight), num_returns=1, timeout=timeout)
         for run, step in self.ray.get(self.board.news.remote()).items():
-            self.watch.on_progress(run, step)
+            self.callbacks.on_progress(run, step)
         for reference in finished:
             run = self.in_flight.pop(reference)
             try:
@@ -156,19 +153,19 @@ class _Driver:
             if kind == "done":
                 result = RunResult(Path(self.configs[run].folder()), self.configs[run], self._records(run))
                 self.results[run] = result
-                self.watch.on_done(run, result)
+                self.callbacks.on_done(run, result)
             elif kind == "failed":
-                self.watch.on_failed(run, error)
+                self.callbacks.on_failed(run, error)
 
     def _records(self, run: int) -> list[dict[str, Any]]:
         return RunFolder(self.folders[run]).read_records()
 
     def _lost(self, run: int, why: Exception) -> None:
-        if self.attempts[run] < ATTEMPTS:
+        if self.attempts[run] < MAX_ATTEMPTS:
             self.waiting.appendleft(run)
         else:
             first = str(why).strip().splitlines()[0]
-            self.watch.on_failed(run, f"its worker died {ATTEMPTS} times, last: {type(why).__name__}: {first}")
+            self.callbacks.on_failed(run, f"its worker died {MAX_ATTEMPTS} times, last: {type(why).__name__}: {first}")
 
     def _let_save(self) -> None:
         self.ray.get(self.board.stop.remote())
@@ -199,10 +196,10 @@ class _Board:
         self.is_stopped = True
 
     def fetch(self, run: int) -> dict[str, bytes]:
-        return _read(self.folders[run])
+        return RunFolder(self.folders[run]).export_files()
 
     def store(self, run: int, files: Mapping[str, bytes]) -> None:
-        _write(self.folders[run], files)
+        RunFolder(self.folders[run]).import_files(files)
 
 
 def _train(board: Any, run: int, config: RunConfig, token: Path | None, where: str) -> tuple[str, str]:
@@ -224,17 +221,17 @@ def _train(board: Any, run: int, config: RunConfig, token: Path | None, where: s
     keep_freed_memory()
     try:
         if token is None or token.exists():
-            trained(config, on_step, lambda: is_stopped)
+            train_when_free(config, on_step, lambda: is_stopped)
             return "done", ""
         with tempfile.TemporaryDirectory(prefix="domainwise-") as temporary:
             folder = Path(temporary) / "run"
-            _write(folder, ray.get(board.fetch.remote(run)))
+            RunFolder(folder).import_files(ray.get(board.fetch.remote(run)))
 
             def bring_back(record: Any = None) -> None:
-                ray.get(board.store.remote(run, _read(folder)))
+                ray.get(board.store.remote(run, RunFolder(folder).export_files()))
 
             try:
-                trained(replace(config, output=folder), on_step, lambda: is_stopped, on_record=bring_back)
+                train_when_free(replace(config, output=folder), on_step, lambda: is_stopped, on_record=bring_back)
             finally:
                 bring_back()
         return "done", ""
@@ -243,15 +240,4 @@ def _train(board: Any, run: int, config: RunConfig, token: Path | None, where: s
     except ray.exceptions.RayError:
         raise
     except Exception as error:
-        return "failed", explained(error)
-
-
-def _read(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in _FILES if (folder / name).exists()}
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _FILES:
-        if name in files:
-            write_atomically(folder / name, files[name])
+        return "failed", format_failure(error)

@@ -1,34 +1,25 @@
-"""What a sweep is: the datasets and methods it compares, how often, and what all of its runs share."""
+"""`SweepSpec`: the datasets and methods that a sweep compares, how often, and the settings that all its runs share."""
 
 import dataclasses
-import json
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.selection import SELECTIONS
-from domainwise.storage.files import write_atomically
-from domainwise.training import RunConfig
+from domainwise.storage.sweep_folder import SweepFolder
+from domainwise.training.config import RunConfig
 
-# Fields of RunConfig that all runs of a sweep share.
-SHARED = (
-    "network",
-    "weights",
-    "batch_norm",
-    "augment",
-    "dataset_options",
-    "train_domains",
-    "steps",
-    "record_every",
-    "batch_size",
-    "dropout",
-    "evaluate",
-    "precision",
+SHARED_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_shared"])
+# Where and how runs compute; the sweep itself sets `output`.
+PLACEMENT_SETTINGS = tuple(
+    field.name
+    for field in dataclasses.fields(RunConfig)
+    if not field.metadata["is_identity"] and field.name != "output"
 )
-_WIDENED = ("datasets", "algorithms", "selection", "draws", "trials")
+# A sweep folder also takes a sweep with more of these.
+_EXTENSIBLE = ("datasets", "algorithms", "selection", "draws", "trials")
 
 
 @dataclass(frozen=True)
@@ -36,12 +27,12 @@ class SweepSpec:
     """A comparison of `algorithms` on `datasets`.
 
     Args:
-        selection: names of `SELECTIONS`; the sweep makes the runs that these need.
-        draws: of the hyperparameters for each trial; the first is the defaults.
-        trials: repetitions with other seeds.
-        space: to draw from; see `domainwise.hparams.read_space`.
-        test_domains: the only ones to leave out in turn; all where none is named.
-        hparams: values that are not drawn, for the methods that have them.
+        selection: names in `SELECTIONS`; the sweep plans the runs that these rules need.
+        draws: hyperparameter draws per trial; the first is the defaults.
+        trials: repetitions with different seeds.
+        space: search space, see `domainwise.hparams.read_space`.
+        test_domains: hold out only these in turn (default: all).
+        hparams: fixed values, for the methods that have them.
         settings: fields of `RunConfig` that all runs share.
     """
 
@@ -52,16 +43,16 @@ class SweepSpec:
     trials: int = 1
     space: str = "domainbed"
     test_domains: tuple[str, ...] = ()
-    hparams: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("datasets", "algorithms", "selection"):
-            given = getattr(self, name)
-            if not given:
-                raise DomainwiseError(f"a sweep needs at least one of {name}")
-            if len(set(given)) < len(given):
-                raise DomainwiseError(f"{name} names one twice: {', '.join(given)}")
+            values = getattr(self, name)
+            if not values:
+                raise DomainwiseError(f"{name} must not be empty")
+            if len(set(values)) < len(values):
+                raise DomainwiseError(f"duplicate entries in {name}: {', '.join(values)}")
         for name in ("draws", "trials"):
             if getattr(self, name) < 1:
                 raise DomainwiseError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -69,74 +60,50 @@ class SweepSpec:
             if name not in SELECTIONS:
                 raise unknown("selection", name, SELECTIONS)
         for name in self.settings:
-            if name not in SHARED:
-                raise unknown("setting of a sweep", name, SHARED)
+            if name not in SHARED_SETTINGS:
+                raise unknown("sweep setting", name, SHARED_SETTINGS)
 
     def config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
-        """A run's config, with what all runs share."""
+        """Return the config of one run, with the shared settings."""
         return RunConfig.of(**{**self.settings, "dataset": dataset, "algorithm": algorithm, **settings})
 
-    def as_toml(self) -> str:
-        return as_toml(dataclasses.asdict(self))
+    def as_plain(self) -> dict[str, Any]:
+        """Return the spec as values that TOML can hold; TOML has no None."""
+        plain: dict[str, Any] = _to_plain(dataclasses.asdict(self))
+        return plain
 
-    def claim(self, file: Path) -> None:
-        """Write the spec into `file`, unless that was begun with something that is not a part of it."""
-        if file.exists():
-            self._check_holds(read_spec(file), file.parent)
-        write_atomically(file, self.as_toml().encode())
+    def claim(self, folder: SweepFolder) -> None:
+        """Write the spec into the folder, or check that what the folder was started with is a part of it."""
+        if folder.spec_file.exists():
+            self._check_extends(folder.read_spec(), folder.path)
+        folder.write_spec(self.as_plain())
 
-    def _check_holds(self, begun: Mapping[str, Any], folder: Path) -> None:
-        mine = tomllib.loads(self.as_toml())
-        for name in (item.name for item in dataclasses.fields(self)):
-            old, new = begun.get(name), mine.get(name)
-            if name in _WIDENED and isinstance(old, list) and isinstance(new, list):
-                is_held = set(old) <= set(new)
-            elif name in _WIDENED and isinstance(old, int) and isinstance(new, int):
-                is_held = old <= new
+    def _check_extends(self, stored: Mapping[str, Any], folder: Path) -> None:
+        plain = self.as_plain()
+        for name in (field.name for field in dataclasses.fields(self)):
+            old, new = stored.get(name), plain.get(name)
+            if name in _EXTENSIBLE and isinstance(old, list) and isinstance(new, list):
+                is_extended = set(old) <= set(new)
+            elif name in _EXTENSIBLE and isinstance(old, int) and isinstance(new, int):
+                is_extended = old <= new
             else:
-                is_held = old == new
-            if not is_held:
+                is_extended = old == new
+            if not is_extended:
                 raise DomainwiseError(
-                    f"the sweep in {folder} was begun with {name} {_shown(old)}, not {_shown(new)}; "
-                    "choose another --output, or give what it was begun with"
+                    f"the sweep in {folder} was started with {name} {_format(old)}, not {_format(new)}; "
+                    "choose another --output, or repeat the original options"
                 )
 
 
-def read_spec(file: Path) -> Mapping[str, Any]:
-    """What a sweep was begun with, as plain values."""
-    try:
-        return tomllib.loads(file.read_text())
-    except FileNotFoundError as error:
-        raise DomainwiseError(f"there is no sweep in {file.parent}: it has no {file.name}") from error
-    except (OSError, ValueError) as error:
-        raise DomainwiseError(f"{file} cannot be read: {error}") from error
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _to_plain(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_to_plain(each) for each in value]
+    return value if isinstance(value, bool | int | float) else str(value)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
-
-
-def as_toml(values: Mapping[str, Any]) -> str:
-    """A line a value; mappings inside become tables of one line. None is left out: TOML has no word for it."""
-    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in values.items() if value is not None)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items() if each is not None)
-        return f"{{{inside}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    # A string of JSON is one of TOML, but for the character 127, which only TOML wants escaped.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if is_bare else json.dumps(name, ensure_ascii=False)

@@ -10,11 +10,10 @@ import torch
 
 from domainwise.data import Dataset, Domain
 from domainwise.data.dataset import assign_roles, split_domains
-from domainwise.sweeps.engine import cores
-from domainwise.sweeps.plan import PlannedRun
+from domainwise.sweeps.engine import available_cpus
 from domainwise.training import RunConfig, train
-from domainwise.training.config import build_dataset, resolved
-from domainwise.training.evaluation import evaluated
+from domainwise.training.evaluation import select_parts
+from domainwise.training.registry import DatasetCache, resolve_config
 
 _STEPS = 4
 # Of a domain, at least: how long a record takes is told from so many and reckoned up to all.
@@ -41,8 +40,8 @@ class Cost:
 Costs = dict[tuple[str, str], Cost]
 
 
-def estimated_seconds(
-    runs: Sequence[PlannedRun],
+def estimate_seconds(
+    configs: Sequence[RunConfig],
     workers: int,
     on_measured: Callable[[str], None] = lambda what: None,
     known: Costs | None = None,
@@ -55,15 +54,16 @@ def estimated_seconds(
     """
     costs: Costs = {} if known is None else known
     total = 0.0
-    for run in sorted(runs, key=lambda run: run.config.dataset_name):
-        data = build_dataset(run.config)
-        config, _ = resolved(run.config, data)
+    datasets = DatasetCache()
+    for config in sorted(configs, key=lambda config: config.dataset_name):
+        data = datasets.build(config)
+        config, _ = resolve_config(config, data)
         key = (config.dataset_name, config.algorithm_name)
         if key not in costs:
             on_measured(f"{config.algorithm_name} on {config.dataset_name}")
-            costs[key] = _measured(replace(config, threads=config.threads or max(1, cores() // workers)), data)
+            costs[key] = _measured(replace(config, threads=config.threads or max(1, available_cpus() // workers)), data)
         total += costs[key].of(config)
-    return total / max(1, min(workers, len(runs)))
+    return total / max(1, min(workers, len(configs)))
 
 
 def _measured(config: RunConfig, data: Dataset) -> Cost:
@@ -102,4 +102,4 @@ def _some(domain: Domain, most: int) -> Domain:
 
 def _evaluated(config: RunConfig, data: Dataset) -> int:
     parts = assign_roles(data, config.train_domains, config.test_domains)
-    return sum(map(len, evaluated(data, split_domains(data, config.trial_seed), parts, config.evaluate).values()))
+    return sum(map(len, select_parts(data, split_domains(data, config.trial_seed), parts, config.evaluate).values()))

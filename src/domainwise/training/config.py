@@ -1,147 +1,195 @@
-"""What a run is: everything that its outcome depends on, checked, and written down in full."""
+"""`RunConfig`: everything that the result of a run depends on, and where and how it runs.
+
+Every setting is one field with its help text, choices and bounds. The options of `domainwise train` and `domainwise
+sweep` and the table in docs/training.md are generated from the fields. Imports no torch.
+"""
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from domainwise.algorithms import ALGORITHMS, Algorithm
-from domainwise.data import Dataset
-from domainwise.data.dataset import Roles, assign_roles
-from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.networks import NETWORKS, BatchNorm, NetworkBuilder, backbone, is_backbone, known_backbones
-from domainwise.networks.backbones import TIMM
-from domainwise.networks.weights import is_file, named_by_content
 from domainwise.seeds import seed_hash
-from domainwise.training.registry import AnyDataset, built, dataset_builder, dataset_name, found, name_of
 
+if TYPE_CHECKING:
+    from domainwise.algorithms import Algorithm
+    from domainwise.networks import NetworkBuilder
+
+BatchNorm = Literal["frozen", "live"]
 Evaluate = Literal["selection", "all"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
-_CHOICES = {
-    "batch_norm": BatchNorm,
-    "evaluate": Evaluate,
-    "precision": Precision,
-    "device": DeviceName,
-    "logger": LoggerName,
-}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *options: str,
+    choices: Any = None,
+    low: float | None = None,
+    below: float | None = None,
+    is_shared: bool = False,
+    is_identity: bool = True,
+) -> Any:
+    """Define a field of `RunConfig`.
+
+    Args:
+        options: its names on the command line, if they are not the field's own name.
+        choices: a Literal type.
+        low, below: bounds, inclusive and exclusive.
+        is_shared: all runs of a sweep have the same value.
+        is_identity: False for where and how a run computes, which does not change what it is.
+    """
+    metadata = {
+        "help": help,
+        "options": options,
+        "choices": get_args(choices),
+        "low": low,
+        "below": below,
+        "is_shared": is_shared,
+        "is_identity": is_identity,
+    }
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One training run. None means: what suits the dataset.
+    """Settings of one training run. None means the dataset's default.
 
-    Args:
-        dataset, algorithm, network: a name from the library's tables, one's own builder or class, or where to import it
-            from, as "package.module:Name". A dataset may also be a folder of images or a CSV file, a network any
-            torchvision model, or `timm:` and a timm model.
-        weights, batch_norm: of a torchvision or timm model; see `domainwise.networks.backbone`.
-        augment: whether to train on random views of the images.
-        dataset_options: keyword arguments of the dataset's builder.
-        hparams: hyperparameters of the method.
-        train_domains, test_domains: by name; see `domainwise.data.dataset.assign_roles`.
-        trial_seed: draws the data's splits (and the embedded data itself), so that methods see the same.
-        hparams_seed: which draw of a search the hyperparameters are; 0 for none. It is recorded and seeds the run.
-        evaluate: `selection` measures every holdout, and the main part of validation and test domains; `all` the rest.
-        logger: where records also go; see `domainwise.training.tracking`.
-        keep_perturbations: whether the folder keeps the perturbation at every record.
-        data_dir, device, threads, output, logger, keep_perturbations: where and how it runs. They are not part of what
-            the run is.
+    `dataset`, `algorithm` and `network` also take your own builder or class. The other settings are described by the
+    `help` in each field's metadata; `domainwise train --help` and docs/training.md show them.
     """
 
-    dataset: AnyDataset = "silhouettes"
-    algorithm: str | type[Algorithm] = "mat"
-    network: str | NetworkBuilder | None = None
-    weights: str | Path | None = None
-    batch_norm: BatchNorm | None = None
-    augment: bool | None = None
-    dataset_options: Mapping[str, Any] = field(default_factory=dict)
-    hparams: Mapping[str, Any] = field(default_factory=dict)
-    train_domains: tuple[str, ...] = ()
-    test_domains: tuple[str, ...] = ()
-    trial_seed: int = 0
-    hparams_seed: int = 0
-    steps: int | None = None
-    record_every: int | None = None
-    batch_size: int | None = None
-    dropout: float = 0.0
-    evaluate: Evaluate = "selection"
-    precision: Precision = "fp32"
-    data_dir: str | Path | None = None
-    device: DeviceName = "auto"
-    threads: int | None = None
-    output: str | Path | None = None
-    logger: LoggerName | None = None
-    keep_perturbations: bool = False
+    dataset: str | Path | Callable[..., Any] = setting(
+        "silhouettes",
+        "Dataset name (see `domainwise data list`), folder root/domain/class/image, CSV file with columns path, label, "
+        "domain, or package.module:function.",
+    )
+    algorithm: "str | type[Algorithm]" = setting(
+        "mat", "Method name (see `domainwise algorithms`) or package.module:Class."
+    )
+    network: "str | NetworkBuilder | None" = setting(
+        None,
+        "torchvision model (resnet18, mobilenet_v2, ...), timm:NAME, small_cnn, mnist_cnn, mlp, or "
+        "package.module:function.",
+        "--network",
+        "--backbone",
+        is_shared=True,
+    )
+    weights: str | Path | None = setting(
+        None,
+        "Initial weights of a backbone: a file (state dict or safetensors), a torchvision name (IMAGENET1K_V1), "
+        "`pretrained` (timm) or `none`.",
+        is_shared=True,
+    )
+    batch_norm: BatchNorm | None = setting(
+        None,
+        "Batch norm statistics of a backbone: `frozen` (default with weights) or `live`.",
+        choices=BatchNorm,
+        is_shared=True,
+    )
+    augment: bool | None = setting(None, "Augment training images (default for photographs).", is_shared=True)
+    dataset_options: Mapping[str, Any] = setting(
+        dict, "Dataset option as name=value. Repeatable.", "--dataset-option", is_shared=True
+    )
+    hparams: Mapping[str, Any] = setting(dict, "Hyperparameter as name=value. Repeatable.", "--hparam", "-H")
+    train_domains: tuple[str, ...] = setting(
+        (), "Train on this domain only. Repeatable.", "--train-domain", is_shared=True
+    )
+    test_domains: tuple[str, ...] = setting((), "Hold out this domain and test on it. Repeatable.", "--test-domain")
+    trial_seed: int = setting(0, "Seed for splits and synthetic data.")
+    hparams_seed: int = setting(0, "Hyperparameter sample index (0 = defaults).")
+    steps: int | None = setting(None, "Number of updates.", low=1, is_shared=True)
+    record_every: int | None = setting(None, "Number of updates between records.", low=1, is_shared=True)
+    batch_size: int | None = setting(None, "Batch size per domain.", low=1, is_shared=True)
+    dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
+    evaluate: Evaluate = setting(
+        "selection",
+        "What to evaluate: `selection` (every holdout, and all of the validation and test domains) or `all`.",
+        choices=Evaluate,
+        is_shared=True,
+    )
+    precision: Precision = setting("fp32", "Floating-point precision: fp32 or bf16.", choices=Precision, is_shared=True)
+    data_dir: str | Path | None = setting(
+        None, "Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache).", is_identity=False
+    )
+    device: DeviceName = setting("auto", "Device: auto, cpu, cuda or mps.", choices=DeviceName, is_identity=False)
+    threads: int | None = setting(None, "Number of CPU threads.", low=1, is_identity=False)
+    output: str | Path | None = setting(
+        None, "Run folder (default: a new name in runs/).", "--output", "-o", is_identity=False
+    )
+    logger: LoggerName | None = setting(
+        None, "Also log records to tensorboard, wandb or mlflow.", choices=LoggerName, is_identity=False
+    )
+    keep_perturbations: bool = setting(False, "Save the perturbation at every record.", is_identity=False)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "record_every", "batch_size", "threads"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise DomainwiseError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if not 0 <= self.dropout < 1:
-            raise DomainwiseError(f"dropout must be at least 0 and below 1, not {self.dropout}")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) is not None and getattr(self, name) not in get_args(choices):
-                raise unknown(name, str(getattr(self, name)), get_args(choices))
-        dataset_builder(self.dataset)
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                _check_value(field, getattr(self, field.name))
+        from domainwise.training import registry
+
+        registry.find_dataset_builder(self.dataset)
         self.algorithm_class().Hparams.of(**self.hparams)
         if self.network is not None:
             self.network_builder()
 
     @classmethod
     def of(cls, **values: Any) -> "RunConfig":
-        """A config from a mapping that may hold misspelt names."""
-        names = [item.name for item in dataclasses.fields(cls)]
+        """Create a config from settings whose names may be misspelled."""
+        names = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
                 raise unknown("setting", name, names)
         return cls(**values)
 
-    def algorithm_class(self) -> type[Algorithm]:
-        return found("algorithm", self.algorithm, ALGORITHMS)
+    def algorithm_class(self) -> "type[Algorithm]":
+        from domainwise.training import registry
 
-    def network_builder(self) -> NetworkBuilder:
+        return registry.find_algorithm(self.algorithm)
+
+    def network_builder(self) -> "NetworkBuilder":
+        from domainwise.training import registry
+
         assert self.network is not None
-        weights = str(self.weights or "none")
-        if isinstance(self.network, str) and is_backbone(self.network):
-            return partial(backbone, self.network, weights=weights, batch_norm=self.batch_norm or "live")
-        if weights != "none" or self.batch_norm is not None:
-            raise DomainwiseError(f"network {name_of(self.network)} takes no weights and no batch_norm: backbones do")
-        shown = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
-        return found("network", self.network, NETWORKS, known_backbones(), shown)
+        return registry.find_network_builder(self.network, self.weights, self.batch_norm)
 
     @property
     def dataset_name(self) -> str:
-        return dataset_name(self.dataset)
+        """The name in records: the dataset's, that of a folder or file, or where a builder is imported from."""
+        from domainwise.training import registry
+
+        return registry.dataset_name(self.dataset)
 
     @property
     def algorithm_name(self) -> str:
-        """As in records: a name of the table, or one's own class in lower case."""
-        if isinstance(self.algorithm, str) and self.algorithm in ALGORITHMS:
-            return self.algorithm
-        return self.algorithm_class().__name__.lower()
+        """The name in records: the method's, or that of your own class in lower case."""
+        from domainwise.training import registry
+
+        return registry.algorithm_name(self.algorithm)
 
     def identity(self) -> dict[str, Any]:
-        """What the run is, ready for JSON: every setting but those of where and how."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in ("data_dir", "device", "threads", "output", "logger", "keep_perturbations"):
-            del values[name]
+        """Return what the run is, ready for JSON: every setting except where and how it computes."""
+        from domainwise.training import registry
+
+        values = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["is_identity"]
+        }
         values["dataset"] = self.dataset_name
-        values["algorithm"] = name_of(self.algorithm)
-        values["network"] = None if self.network is None else name_of(self.network)
-        if self.weights is not None and is_file(str(self.weights)):
-            values["weights"] = named_by_content(Path(self.weights))
-        values["hparams"] = dict(values["hparams"])
-        values["dataset_options"] = dict(values["dataset_options"])
+        values["algorithm"] = registry.import_path(self.algorithm)
+        values["network"] = None if self.network is None else registry.import_path(self.network)
+        values["weights"] = registry.identify_weights(self.weights)
+        values["hparams"] = dict(self.hparams)
+        values["dataset_options"] = dict(self.dataset_options)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def folder(self) -> Path:
-        """Where the run is kept: `output`, or a name made of what it is."""
+        """Return the run folder: `output`, or a name that depends on what the run is."""
         if self.output is not None:
             return Path(self.output)
         name = self.dataset_name.replace(":", ".").replace("/", ".")
@@ -149,53 +197,20 @@ class RunConfig:
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
 
-def build_dataset(config: RunConfig, on_progress: OnProgress = ignore_progress) -> Dataset:
-    """The run's dataset, made from its trial seed so that every method sees the same images."""
-    return built(
-        config.dataset,
-        config.dataset_options,
-        seed=config.trial_seed,
-        data_dir=config.data_dir,
-        on_progress=on_progress,
-    )
+def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
+    """Return a setting's names on the command line."""
+    return field.metadata["options"] or (f"--{field.name.replace('_', '-')}",)
 
 
-def resolved(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
-    """The config with nothing left open: the dataset's defaults and every hyperparameter written out."""
-    parts = assign_roles(dataset, config.train_domains, config.test_domains)
-    hparams_class = config.algorithm_class().Hparams
-    suited = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
-    hparams = hparams_class.of(**{**suited, **config.hparams})
-    network = config.network if config.network is not None else dataset.network
-    weights, batch_norm = _suited_start(config, network, dataset)
-    full = dataclasses.replace(
-        config,
-        network=network,
-        weights=weights,
-        batch_norm=batch_norm,
-        augment=dataset.is_augmented if config.augment is None else config.augment,
-        hparams=hparams.as_dict(),
-        train_domains=parts.train,
-        test_domains=parts.test,
-        steps=config.steps or dataset.steps,
-        record_every=config.record_every or dataset.record_every,
-        batch_size=config.batch_size or int(dataset.defaults.get("batch_size", 32)),
-    )
-    return full, parts
-
-
-def run_seed(config: RunConfig, dataset: Dataset) -> int:
-    """The seed of everything random in the run but its data."""
-    tested = [dataset.index(name) for name in config.test_domains]
-    return seed_hash(config.dataset_name, config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
-
-
-def _suited_start(
-    config: RunConfig, network: str | NetworkBuilder, dataset: Dataset
-) -> tuple[str | Path | None, BatchNorm | None]:
-    """Weights and batch norm of a backbone where nothing is said: pretrained and frozen, if the dataset wants that."""
-    if not isinstance(network, str) or not is_backbone(network):
-        return config.weights, config.batch_norm
-    suited = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
-    weights = config.weights or suited
-    return weights, config.batch_norm or ("live" if weights == "none" else "frozen")
+def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
+    choices, low, below = (field.metadata[key] for key in ("choices", "low", "below"))
+    if choices and value not in choices:
+        raise unknown(field.name, str(value), choices)
+    if low is None:
+        return
+    is_integer = below is None
+    is_number = isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool)
+    if not is_number or value < low or (below is not None and value >= below):
+        kind = "an integer" if is_integer else "a number"
+        limit = "" if below is None else f" and below {below:g}"
+        raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, not {value!r}")

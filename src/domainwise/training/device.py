@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision."""
+"""Device, precision, threads and random state of a run."""
 
 import ctypes
 import os
@@ -6,51 +6,59 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import get_args
 
 import torch
 
-from domainwise.errors import DomainwiseError
-from domainwise.training.distributed import is_one_of_several
+from domainwise.errors import DomainwiseError, unknown
+from domainwise.training.config import DeviceName
+from domainwise.training.distributed import is_distributed
 
 
 def pick_device(name: str) -> torch.device:
-    """The device asked for; `auto` takes CUDA, then Apple's GPU, then the CPU. Several processes have one each."""
-    has_mps = torch.backends.mps.is_available() and not is_one_of_several()  # its tensors cannot be sent to others
-    available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
+    """Return the device by name; `auto` prefers CUDA, then MPS, then the CPU. Every process gets its own GPU."""
+    if name not in get_args(DeviceName):
+        raise unknown("device", name, get_args(DeviceName))
+    has_mps = torch.backends.mps.is_available() and not is_distributed()  # gloo cannot send MPS tensors
+    is_available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
+    available = [device for device in is_available if is_available[device]]
     if name == "auto":
-        name = next(device for device, is_there in available.items() if is_there)
-    if not available[name]:
-        there = ", ".join(device for device, is_there in available.items() if is_there)
-        several = " for several processes" if is_one_of_several() else ""
-        raise DomainwiseError(f"device {name!r} is not available on this machine{several}; available: {there}")
-    return _own_gpu() if name == "cuda" and is_one_of_several() else torch.device(name)
+        name = available[0]
+    if name not in available:
+        context = " for distributed training" if is_distributed() else ""
+        raise DomainwiseError(
+            f"device {name!r} is not available on this machine{context}; available: {', '.join(available)}"
+        )
+    return _local_gpu() if name == "cuda" and is_distributed() else torch.device(name)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """What to run updates in, for a precision; refuses one that would kill the process."""
+    """Return the context to run updates in; refuse a precision that would kill the process."""
     if precision == "fp32":
         return nullcontext()
     if device.type == "cpu" and not _cpu_survives_bf16():
-        raise DomainwiseError("precision 'bf16' ends the process on this CPU (tried in another one); use fp32")
+        raise DomainwiseError("precision 'bf16' crashes on this CPU (tested in a child process); use fp32")
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def _own_gpu() -> torch.device:
-    """The GPU of this process among those that torchrun started on this machine."""
-    processes, there = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if processes > there:
-        raise DomainwiseError(f"{processes} processes need a GPU each, and {there} are there; start fewer, or use cpu")
+def _local_gpu() -> torch.device:
+    """Return the GPU of this process among those that torchrun started on this machine."""
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > gpus:
+        raise DomainwiseError(
+            f"{processes} processes need {processes} GPUs, but {gpus} are available; start fewer, or use cpu"
+        )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
 
 
 def keep_freed_memory() -> None:
-    """Let the C library reuse the memory of freed tensors instead of giving it back to the system at every step.
+    """Let the C library reuse the memory of freed tensors instead of returning it to the system at every step.
 
-    For a process of one's own: it saves thousands of page faults a step on the CPU, and costs nothing elsewhere.
+    It affects the whole process. On the CPU it saves thousands of page faults per step.
     """
-    trim_threshold, mmap_threshold = -1, -3  # names in glibc's malloc.h
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in glibc's malloc.h
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             c_library = ctypes.CDLL(None)
@@ -59,7 +67,7 @@ def keep_freed_memory() -> None:
 
 
 def _cpu_survives_bf16() -> bool:
-    # Some machines advertise bf16 instructions that they then refuse, with a signal that cannot be caught.
+    # Some machines advertise bf16 instructions but do not allow them; the signal that follows cannot be caught.
     attempt = """
 import torch
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.Flatten(), torch.nn.Linear(16 * 900, 8))
@@ -70,8 +78,8 @@ with torch.autocast("cpu", torch.bfloat16):
 
 
 @contextmanager
-def torch_settings(threads: int | None, seed: int, device: torch.device) -> Iterator[None]:
-    """The run's own seed and thread count; the caller's are back afterwards."""
+def seeded_torch(threads: int | None, seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch and set its thread count inside the block; restore the caller's afterwards."""
     before = torch.get_num_threads()
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -84,7 +92,7 @@ def torch_settings(threads: int | None, seed: int, device: torch.device) -> Iter
             torch.set_num_threads(before)
 
 
-def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+def get_random_state(device: torch.device) -> dict[str, torch.Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state()

@@ -1,4 +1,4 @@
-"""From a config to the algorithm it names, in training and when a finished run is loaded."""
+"""Builds the algorithm of a config, and loads the model, the algorithm or the data of a finished run."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
 from domainwise.storage.run_folder import Record, RunFolder, Which
 from domainwise.training.config import RunConfig
-from domainwise.training.registry import AnyDataset, built
+from domainwise.training.registry import AnyDataset, build_dataset
 
 
-def data_facts(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> dict[str, Any]:
-    """What a model must know of the data, so that it can be loaded without it."""
+def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> dict[str, Any]:
+    """Return the facts about the data that a model needs, so that it can be loaded without the data."""
     return {
         "classes": list(dataset.classes),
         "input_shape": list(dataset.image_shape),
@@ -35,7 +35,7 @@ def data_facts(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> d
 
 
 def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch.Generator | None = None) -> Algorithm:
-    """The run's algorithm around a fresh network."""
+    """Build the algorithm of a config around a fresh network."""
     try:
         network = config.network_builder()(data["input_shape"], len(data["classes"]), config.dropout)
         return config.algorithm_class()(
@@ -53,19 +53,19 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
 def load_algorithm(
     run: str | Path, *, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
 ) -> Algorithm:
-    """The algorithm of a run as its newest checkpoint left it, perturbation and optimizer included.
+    """Load the algorithm of a run from its newest checkpoint, with its perturbation and optimizer, in eval mode.
 
     Args:
-        algorithm, network: one's own class or builder, if the run used one. A folder may come from anywhere, so what
-            its config names is never imported by itself.
+        algorithm, network: your own class or builder, if the run used one. A run folder may come from anywhere, so
+            nothing that its config names is imported automatically.
     """
     folder = RunFolder(run)
-    built = _rebuilt(folder, algorithm, network)
+    restored = _rebuild(folder, algorithm, network)
     checkpoint = folder.read_checkpoint()
     if checkpoint is None:
         raise DomainwiseError(f"the run in {folder.path} has no checkpoint yet")
-    _load(built, checkpoint["algorithm"], folder)
-    return built.eval()
+    _load_state(restored, checkpoint["algorithm"], folder)
+    return restored.eval()
 
 
 def load_model(
@@ -75,52 +75,54 @@ def load_model(
     algorithm: type[Algorithm] | None = None,
     network: NetworkBuilder | None = None,
 ) -> nn.Module:
-    """The network of a run, in eval mode: images in [0, 1] to logits.
+    """Load the network of a run, in eval mode. It maps images in [0, 1] to logits.
 
     Args:
-        which: `best`, the one with the highest training-domain holdout (or validation domain), or `last`.
+        which: `best` (highest accuracy on the training domains' holdouts or the validation domains) or `last`.
         algorithm, network: as for `load_algorithm`.
     """
     if which not in ("best", "last"):
         raise DomainwiseError(f"which must be 'best' or 'last', not {which!r}")
     folder = RunFolder(run)
-    model = _rebuilt(folder, algorithm, network).network
-    _load(model, folder.read_weights(which), folder)
+    model = _rebuild(folder, algorithm, network).network
+    _load_state(model, folder.read_weights(which), folder)
     return model.eval()
 
 
-def _rebuilt(folder: RunFolder, algorithm: type[Algorithm] | None, network: NetworkBuilder | None) -> Algorithm:
+def _rebuild(folder: RunFolder, algorithm: type[Algorithm] | None, network: NetworkBuilder | None) -> Algorithm:
     stored = folder.read_config()
-    # The data itself is not needed, and its builder may not be here.
+    # The data itself is not needed, and may not be available.
     settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
     for name, given in (("algorithm", algorithm), ("network", network)):
         if given is not None:
             settings[name] = given
         elif ":" in str(settings[name]) and not str(settings[name]).startswith(TIMM):
-            raise DomainwiseError(f"the run in {folder.path} used its own {name} {settings[name]}: give it as {name}=")
+            raise DomainwiseError(
+                f"the run in {folder.path} used a custom {name}, {settings[name]}; pass it as {name}="
+            )
     config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
-    # Building draws random numbers that the loaded weights replace; the caller's sequence should not notice.
+    # Building draws random numbers for weights that are then replaced; the caller's generator must not advance.
     with torch.random.fork_rng(devices=[]):
         return build_algorithm(config, stored["data"])
 
 
-def _load(module: nn.Module, state: Mapping[str, Any], folder: RunFolder) -> None:
+def _load_state(module: nn.Module, state: Mapping[str, Any], folder: RunFolder) -> None:
     tensors = OrderedDict(state)
-    # MNASNet loads nothing that does not say its version, which files of plain tensors cannot.
+    # MNASNet refuses a state dict without version metadata, which safetensors files do not have.
     tensors._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        first = " ".join(str(error).split())
-        raise DomainwiseError(f"the weights in {folder.path} do not fit its config: {first}") from error
+        reason = " ".join(str(error).split())
+        raise DomainwiseError(f"the weights in {folder.path} do not match its config: {reason}") from error
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run with its data.
+    """A run reopened together with its data, for pictures and further measurements.
 
     Args:
-        settings: what its config.json says, as `RunConfig` takes it.
+        settings: the `RunConfig` settings in its config.json.
     """
 
     folder: RunFolder
@@ -138,11 +140,11 @@ class OpenRun:
         return self.folder.read_records()
 
     def model(self, which: Which = "best") -> nn.Module:
-        """As `load_model`."""
+        """Load the network as `load_model` does."""
         return load_model(self.folder.path, which)
 
     def algorithm(self) -> Algorithm:
-        """As `load_algorithm`: with the perturbation that training ended with."""
+        """Load the algorithm as `load_algorithm` does, with its final perturbation."""
         return load_algorithm(self.folder.path)
 
 
@@ -153,29 +155,29 @@ def open_run(
     data_dir: str | Path | None = None,
     on_data: OnProgress = ignore_progress,
 ) -> OpenRun:
-    """The run in `path` and the very images it was trained and tested on.
+    """Open the run in `path` with the same images that it was trained and tested on.
 
     Args:
-        dataset: the folder, file or builder of the run's images, if it was none of the library's own datasets. A run
-            folder may come from anywhere, so what it names is never imported by itself.
-        data_dir: where the library's datasets lie, as for training.
+        dataset: the folder, file or builder of the images, if the run did not use a built-in dataset. A run folder may
+            come from anywhere, so nothing that its config names is imported automatically.
+        data_dir: folder that contains the built-in datasets.
     """
     folder = RunFolder(path)
     stored = folder.read_config()
     settings = stored["config"]
     if dataset is None and settings.get("dataset") not in DATASETS:
         raise DomainwiseError(
-            f"the run in {folder.path} used images of its own, {settings.get('dataset')}: give them as --dataset"
+            f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"
         )
     source = settings["dataset"] if dataset is None else dataset
     seed = settings["trial_seed"]
-    data = built(source, settings["dataset_options"], seed=seed, data_dir=data_dir, on_progress=on_data)
+    data = build_dataset(source, settings["dataset_options"], seed=seed, data_dir=data_dir, on_progress=on_data)
     parts = assign_roles(data, settings["train_domains"], settings["test_domains"])
     splits = split_domains(data, seed)
-    found = data_facts(data, parts, splits)
+    facts = describe_data(data, parts, splits)
     for name, value in stored["data"].items():
-        if found.get(name) != value:
+        if facts.get(name) != value:
             raise DomainwiseError(
-                f"the images do not fit the run in {folder.path}: their {name} is {found.get(name)}, not {value}"
+                f"the dataset does not match the run in {folder.path}: {name} is {facts.get(name)}, expected {value}"
             )
     return OpenRun(folder, settings, data, parts, splits)

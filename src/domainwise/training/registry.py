@@ -1,5 +1,6 @@
-"""Names of a config to what they stand for, and back."""
+"""From the names in a `RunConfig` to datasets, methods and networks, and to a config with every default filled in."""
 
+import dataclasses
 import importlib
 import inspect
 import os
@@ -8,47 +9,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
+from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_files import image_files
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
+from domainwise.networks import NETWORKS, NetworkBuilder, backbone, is_backbone, known_backbones
+from domainwise.networks.backbones import TIMM
+from domainwise.networks.weights import is_file, named_by_content
+from domainwise.seeds import seed_hash
+from domainwise.training.config import BatchNorm, RunConfig
 
 T = TypeVar("T")
-
-
-def found(kind: str, given: str | T, table: Mapping[str, T], others: Sequence[str] = (), shown: str = "") -> T:
-    """What `given` names in `table` or as "package.module:Name"; a class or function is that itself.
-
-    Args:
-        others: names that belong to other tables, for the nearest right spelling.
-        shown: the choices in words, where there are too many to list.
-    """
-    if not isinstance(given, str):
-        return given
-    if given in table:
-        return table[given]
-    module, colon, name = given.partition(":")
-    if not colon:
-        raise unknown(kind, given, (*table, *others), shown or None)
-    try:
-        imported: T = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DomainwiseError(f"{kind} {given!r} cannot be imported: {error}") from error
-    return imported
-
-
-def name_of(thing: str | Callable[..., Any]) -> str:
-    """A name as it is, and a class or function as where it can be imported from."""
-    if isinstance(thing, str):
-        return thing
-    return f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
 AnyDataset = str | Path | DatasetBuilder
 
 
+def find_algorithm(algorithm: str | type[Algorithm]) -> type[Algorithm]:
+    return _look_up("algorithm", algorithm, ALGORITHMS)
+
+
+def find_network_builder(
+    network: str | NetworkBuilder, weights: str | Path | None, batch_norm: BatchNorm | None
+) -> NetworkBuilder:
+    weights = str(weights or "none")
+    if isinstance(network, str) and is_backbone(network):
+        return partial(backbone, network, weights=weights, batch_norm=batch_norm or "live")
+    if weights != "none" or batch_norm is not None:
+        raise DomainwiseError(f"network {import_path(network)} does not support weights or batch_norm; backbones do")
+    choices = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
+    return _look_up("network", network, NETWORKS, known_backbones(), choices)
+
+
+def find_dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
+    if isinstance(dataset, Path) or is_path(dataset):
+        return partial(image_files, str(dataset))
+    return _look_up("dataset", dataset, DATASETS)
+
+
 def is_path(dataset: AnyDataset) -> bool:
-    """Whether a dataset is given as a folder or file."""
+    """Return whether a dataset is given as a folder or file."""
     if isinstance(dataset, Path):
         return True
     if not isinstance(dataset, str) or dataset in DATASETS:
@@ -56,27 +56,38 @@ def is_path(dataset: AnyDataset) -> bool:
     return "/" in dataset or dataset.endswith(".csv") or os.path.exists(dataset)
 
 
-def dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
-    if isinstance(dataset, Path) or is_path(dataset):
-        return partial(image_files, str(dataset))
-    return found("dataset", dataset, DATASETS)
-
-
 def dataset_name(dataset: AnyDataset) -> str:
-    """As in records: a name of the table, that of a folder or file, or one's own builder."""
     if isinstance(dataset, Path) or is_path(dataset):
         path = Path(str(dataset)).resolve()
         return path.stem if path.suffix == ".csv" else path.name
-    return name_of(dataset)
+    return import_path(dataset)
 
 
 def dataset_options(dataset: AnyDataset) -> dict[str, inspect.Parameter]:
-    """The options that this dataset has: arguments of its builder but for the seed and what surrounds it."""
-    parameters = inspect.signature(dataset_builder(dataset)).parameters
+    """Return the options of a dataset: its builder's parameters, without the seed and where the data is."""
+    parameters = inspect.signature(find_dataset_builder(dataset)).parameters
     return {name: each for name, each in parameters.items() if name not in ("seed", "data_dir", "on_progress")}
 
 
-def built(
+def algorithm_name(algorithm: str | type[Algorithm]) -> str:
+    if isinstance(algorithm, str) and algorithm in ALGORITHMS:
+        return algorithm
+    return find_algorithm(algorithm).__name__.lower()
+
+
+def import_path(thing: str | Callable[..., Any]) -> str:
+    """Return a name as it is, and a class or function as the path it can be imported from."""
+    if isinstance(thing, str):
+        return thing
+    return f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def identify_weights(weights: str | Path | None) -> str | Path | None:
+    """Return the name of published weights, or the name and hash of a file, so that moving it changes nothing."""
+    return named_by_content(Path(weights)) if weights is not None and is_file(str(weights)) else weights
+
+
+def build_dataset(
     dataset: AnyDataset,
     options: Mapping[str, Any],
     *,
@@ -84,25 +95,105 @@ def built(
     data_dir: str | Path | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Dataset:
-    """The dataset, made from the seed and nothing else that differs between runs."""
-    name, builder = dataset_name(dataset), dataset_builder(dataset)
+    """Build a dataset from the seed and nothing else that differs between runs."""
+    name, builder = dataset_name(dataset), find_dataset_builder(dataset)
     allowed = dataset_options(dataset)
     for option in options:
         if option not in allowed:
             raise unknown(f"option of dataset {name}", option, allowed)
-    surroundings = {"data_dir": data_dir, "on_progress": on_progress}
-    given = {key: value for key, value in surroundings.items() if key in inspect.signature(builder).parameters}
-    source = str(Path(str(dataset)).resolve()) if is_path(dataset) else builder
-    key = (source, str(data_folder(data_dir).resolve()), seed, repr(sorted(options.items())))
-    if key not in _newest:
-        try:
-            made = builder(seed=seed, **given, **options)
-        except TypeError as error:
-            raise DomainwiseError(f"dataset {name} cannot be made: {error}") from error
-        _newest.clear()
-        _newest[key] = made
-    return _newest[key]
+    context = {"data_dir": data_dir, "on_progress": on_progress}
+    accepted = {key: value for key, value in context.items() if key in inspect.signature(builder).parameters}
+    try:
+        return builder(seed=seed, **accepted, **options)
+    except TypeError as error:
+        raise DomainwiseError(f"dataset {name} could not be built: {error}") from error
 
 
-# Runs that follow one another in a process mostly share their data; making it can take longer than a short run.
-_newest: dict[tuple[DatasetBuilder | str, str, int, str], Dataset] = {}
+class DatasetCache:
+    """Builds the dataset of a config, and keeps the last one.
+
+    Consecutive runs mostly share their data, and building it can take longer than a short run.
+    """
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._dataset: Dataset | None = None
+
+    def build(self, config: RunConfig, on_progress: OnProgress = ignore_progress) -> Dataset:
+        source = Path(str(config.dataset)).resolve() if is_path(config.dataset) else config.dataset
+        folder = data_folder(config.data_dir).resolve()
+        key = (source, folder, config.trial_seed, repr(sorted(config.dataset_options.items())))
+        if self._dataset is None or key != self._key:
+            self._dataset = build_dataset(
+                config.dataset,
+                config.dataset_options,
+                seed=config.trial_seed,
+                data_dir=config.data_dir,
+                on_progress=on_progress,
+            )
+            self._key = key
+        return self._dataset
+
+
+def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
+    """Fill in everything left open: the dataset's defaults and every hyperparameter."""
+    parts = assign_roles(dataset, config.train_domains, config.test_domains)
+    hparams_class = config.algorithm_class().Hparams
+    defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
+    hparams = hparams_class.of(**{**defaults, **config.hparams})
+    network = config.network if config.network is not None else dataset.network
+    weights, batch_norm = _resolve_weights(config, network, dataset)
+    resolved = dataclasses.replace(
+        config,
+        network=network,
+        weights=weights,
+        batch_norm=batch_norm,
+        augment=dataset.is_augmented if config.augment is None else config.augment,
+        hparams=hparams.as_dict(),
+        train_domains=parts.train,
+        test_domains=parts.test,
+        steps=config.steps or dataset.steps,
+        record_every=config.record_every or dataset.record_every,
+        batch_size=config.batch_size or int(dataset.defaults.get("batch_size", 32)),
+    )
+    return resolved, parts
+
+
+def run_seed(config: RunConfig, dataset: Dataset) -> int:
+    """Return the seed of everything random in the run except its data."""
+    tested = [dataset.index(name) for name in config.test_domains]
+    return seed_hash(config.dataset_name, config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+
+
+def _resolve_weights(
+    config: RunConfig, network: str | NetworkBuilder, dataset: Dataset
+) -> tuple[str | Path | None, BatchNorm | None]:
+    """Return a backbone's weights and batch norm: pretrained and frozen, if the dataset's defaults ask for that."""
+    if not isinstance(network, str) or not is_backbone(network):
+        return config.weights, config.batch_norm
+    default = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
+    weights = config.weights or default
+    return weights, config.batch_norm or ("live" if weights == "none" else "frozen")
+
+
+def _look_up(
+    kind: str, given: str | T, table: Mapping[str, T], other_names: Sequence[str] = (), choices: str = ""
+) -> T:
+    """Return what `given` names in the table or as "package.module:Name"; a class or function is returned as it is.
+
+    Args:
+        other_names: names from other tables, to suggest the nearest spelling.
+        choices: a description of the choices, if there are too many to list.
+    """
+    if not isinstance(given, str):
+        return given
+    if given in table:
+        return table[given]
+    module, colon, name = given.partition(":")
+    if not colon:
+        raise unknown(kind, given, (*table, *other_names), choices or None)
+    try:
+        imported: T = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DomainwiseError(f"could not import {kind} {given!r}: {error}") from error
+    return imported

@@ -1,4 +1,4 @@
-"""Records to an experiment tracker as well: TensorBoard, Weights & Biases or MLflow, imported only when asked for."""
+"""Logs records to TensorBoard, Weights & Biases or MLflow, each imported only if it is used."""
 
 import importlib
 import importlib.util
@@ -20,48 +20,48 @@ PROJECT = "domainwise"
 
 
 class Tracker(Protocol):
-    """A run as a tracker keeps it. Made of the config, and whether the run goes on with one that it has already."""
+    """A run in an experiment tracker, created from the config and whether the run is resumed."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
-    def end(self, *, is_whole: bool) -> None: ...
+    def end(self, *, is_complete: bool) -> None: ...
 
 
 def check_logger(name: LoggerName | None) -> None:
-    """Refuse a tracker whose package is not here, before any work is done."""
+    """Raise an error if the tracker's package is not installed, before any work is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        raise DomainwiseError(f"logger {name!r} needs the package {name}: pip install 'domainwise[{name}]'")
+        raise DomainwiseError(f"logger {name!r} requires the package {name}: pip install 'domainwise[{name}]'")
 
 
 @contextmanager
-def tracked(config: RunConfig, *, is_resumed: bool) -> Iterator[Callable[[Record], None]]:
-    """Yields what a new record is to be given to. Records from before the run was stopped are there already."""
+def track_run(config: RunConfig, *, is_resumed: bool) -> Iterator[Callable[[Record], None]]:
+    """Yield the function to log new records with. The tracker already has those from before an interruption."""
     if config.logger is None:
         yield lambda record: None
         return
     try:
         tracker = TRACKERS[config.logger](config, is_resumed)
-    except Exception as error:  # each package has errors of its own: no key, no server, ...
-        raise DomainwiseError(f"{config.logger} did not start: {_line(error)}") from error
+    except Exception as error:  # each package has its own errors: no key, no server, ...
+        raise DomainwiseError(f"could not start {config.logger}: {_first_line(error)}") from error
 
     def log(record: Record) -> None:
         try:
-            tracker.log(record["step"], scalars(record))
-        except Exception as error:  # a server that is away for a while is no reason to stop training
+            tracker.log(record["step"], flatten_record(record))
+        except Exception as error:  # a server outage is no reason to stop training
             warnings.warn(
-                f"{config.logger} did not take the record of step {record['step']}: {_line(error)}", stacklevel=2
+                f"{config.logger} could not log the record of step {record['step']}: {_first_line(error)}", stacklevel=2
             )
 
-    is_whole = False
+    is_complete = False
     try:
         yield log
-        is_whole = True
+        is_complete = True
     finally:
-        tracker.end(is_whole=is_whole)
+        tracker.end(is_complete=is_complete)
 
 
-def scalars(record: Record) -> dict[str, float]:
-    """What there is to plot of a record, by name."""
+def flatten_record(record: Record) -> dict[str, float]:
+    """Return the scalars of a record by name."""
     values = {
         f"accuracy/{domain}/{part}": value
         for domain, parts in record["accuracy"].items()
@@ -92,12 +92,12 @@ class _TensorBoard:
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
-    def end(self, *, is_whole: bool) -> None:
+    def end(self, *, is_complete: bool) -> None:
         self.writer.close()
 
 
 class _WeightsAndBiases:
-    """A run of the project that $WANDB_PROJECT names; $WANDB_MODE=offline keeps it in the run folder."""
+    """A run of the project $WANDB_PROJECT; $WANDB_MODE=offline keeps it in the run folder."""
 
     def __init__(self, config: RunConfig, is_resumed: bool) -> None:
         self.run = importlib.import_module("wandb").init(
@@ -106,19 +106,19 @@ class _WeightsAndBiases:
             name=config.folder().name,
             dir=str(config.folder()),
             config=config.identity(),
-            # A new run in the place of one that was deleted takes its id over.
+            # A new run in the place of a deleted one takes over its id.
             resume="allow" if is_resumed else None,
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
 
-    def end(self, *, is_whole: bool) -> None:
-        self.run.finish(exit_code=0 if is_whole else 1)
+    def end(self, *, is_complete: bool) -> None:
+        self.run.finish(exit_code=0 if is_complete else 1)
 
 
 class _MLflow:
-    """A run of the experiment that $MLFLOW_EXPERIMENT_NAME names, where $MLFLOW_TRACKING_URI says."""
+    """A run of the experiment $MLFLOW_EXPERIMENT_NAME at $MLFLOW_TRACKING_URI."""
 
     def __init__(self, config: RunConfig, is_resumed: bool) -> None:
         self.entities = importlib.import_module("mlflow.entities")
@@ -134,18 +134,18 @@ class _MLflow:
         else:
             created = self.client.create_run(experiment, tags={tag: stable}, run_name=config.folder().name)
             self.run_id = created.info.run_id
-            params = [self.entities.Param(key, value) for key, value in _flat(config.identity()).items()]
+            params = [self.entities.Param(key, value) for key, value in _flatten(config.identity()).items()]
             self.client.log_batch(self.run_id, params=params)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        # MLflow takes fewer signs in names than there are in, say, the domain `+90%`.
+        # MLflow allows fewer characters in names than there are in, say, the domain `+90%`.
         named = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in values.items()}
         metrics = [self.entities.Metric(name, value, now, step) for name, value in named.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
-    def end(self, *, is_whole: bool) -> None:
-        self.client.set_terminated(self.run_id, "FINISHED" if is_whole else "KILLED")
+    def end(self, *, is_complete: bool) -> None:
+        self.client.set_terminated(self.run_id, "FINISHED" if is_complete else "KILLED")
 
 
 TRACKERS: Mapping[LoggerName, Callable[[RunConfig, bool], Tracker]] = {
@@ -156,22 +156,22 @@ TRACKERS: Mapping[LoggerName, Callable[[RunConfig, bool], Tracker]] = {
 
 
 def _stable_name(config: RunConfig) -> str:
-    """The same whenever the run goes on: its folder's name, and a number made of where that is and what the run is."""
+    """Return a name that stays the same when the run resumes, from its folder and what the run is."""
     folder = config.folder().resolve()
     plain = re.sub(r"[^\w-]", "_", folder.name, flags=re.ASCII)[:64]
     return f"{plain}-{seed_hash(str(folder), sorted(map(str, config.identity().items()))):08x}"
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `hparams.lr`, all as words."""
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten nested settings to names like `hparams.lr`, with values as strings."""
     flat: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = str(value)
     return flat
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

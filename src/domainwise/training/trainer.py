@@ -1,11 +1,11 @@
-"""A run in progress: one update after another, what is measured between them, and its checkpoints."""
+"""`Trainer`: trains one run into its folder, or resumes it; a killed run resumes to the bit."""
 
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,134 +13,199 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import Algorithm
-from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
-from domainwise.data.dataset import Roles, Split, split_domains
+from domainwise.data.dataset import Split, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
+from domainwise.selection.frame import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
-from domainwise.training.config import RunConfig, build_dataset, resolved, run_seed
-from domainwise.training.device import autocast, pick_device, random_state, set_random_state, torch_settings
-from domainwise.training.distributed import Ranks, joined, notes_on_shares
-from domainwise.training.evaluation import evaluate, selection_score
-from domainwise.training.loading import build_algorithm, data_facts
-from domainwise.training.tracking import check_logger, tracked
+from domainwise.training.config import RunConfig
+from domainwise.training.device import (
+    autocast,
+    get_random_state,
+    pick_device,
+    seeded_torch,
+    set_random_state,
+)
+from domainwise.training.distributed import join_process_group, sharding_caveats
+from domainwise.training.evaluation import evaluate
+from domainwise.training.loading import build_algorithm, describe_data
+from domainwise.training.registry import DatasetCache, resolve_config, run_seed
+from domainwise.training.tracking import check_logger, track_run
 
+OnStart = Callable[[RunConfig, int], None]
 OnStep = Callable[[int, float], None]
 OnRecord = Callable[[Record], None]
 
 
-@dataclass
-class RunInProgress:
-    """A run in progress: what is fixed, then what a checkpoint holds."""
+def _ignore(*_: object) -> None:
+    """A callback that does nothing."""
 
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, its config with every default filled in, and its records."""
+
+    folder: Path
     config: RunConfig
-    dataset: Dataset
-    roles: Roles
-    splits: dict[str, Split]
-    device: torch.device
-    folder: RunFolder
-    ranks: Ranks
-    log: OnRecord = lambda record: None
-    algorithm: Algorithm = field(init=False)
-    generator: torch.Generator = field(init=False)
-    step: int = 0
-    measured: list[dict[str, float]] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
-    best: float = -1.0
+    records: list[Record]
 
-    def start(self) -> None:
-        """Build the algorithm and restore the newest checkpoint, if there is one."""
+    @property
+    def last(self) -> Record:
+        return self.records[-1]
+
+
+class Trainer:
+    """Trains the run that `config` describes: `Trainer(config).fit()`.
+
+    Under `torchrun` the processes share the run: each takes its shard of every batch, and only the first writes, logs
+    and calls back.
+
+    Args:
+        on_data: called while images are read and decoded, which happens once.
+        on_start: called before the first update with the config, every default filled in, and the updates already done.
+        on_step: called after every update with the number of updates done and the loss.
+        on_record: called with each record, first with those of an earlier part of the run.
+        should_stop: asked after every update; True saves the state and raises `RunInterrupted`.
+        datasets: where the dataset comes from; share one between consecutive runs to build their data once.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        on_data: OnProgress = ignore_progress,
+        on_start: OnStart = _ignore,
+        on_step: OnStep = _ignore,
+        on_record: OnRecord = _ignore,
+        should_stop: Callable[[], bool] = lambda: False,
+        datasets: DatasetCache | None = None,
+    ) -> None:
+        self.config = config
+        self.on_data, self.on_start, self.on_step, self.on_record = on_data, on_start, on_step, on_record
+        self.should_stop = should_stop
+        self.datasets = datasets or DatasetCache()
+        self.log: OnRecord = _ignore
+        # What a checkpoint holds, besides the algorithm and the random state.
+        self.step = 0
+        self.measurements: list[dict[str, float]] = []
+        self.records: list[Record] = []
+        self.best_score = -1.0
+
+    def fit(self) -> RunResult:
+        """Train from the start or from the newest checkpoint, and return the result."""
+        self.device = pick_device(self.config.device)
+        with join_process_group(self.device) as self.world, ExitStack() as stack:
+            if not self.world.is_main:
+                self.on_data = self.on_start = self.on_step = self.on_record = _ignore
+            with self.world.synchronize_errors():
+                check_logger(self.config.logger)
+                precision = autocast(self.device, self.config.precision)
+                self.dataset = self.datasets.build(self.config, self.on_data)
+                self.config, self.roles = resolve_config(self.config, self.dataset)
+                self.splits = self._split()
+            self.folder = RunFolder(self.config.folder())
+            with self.world.synchronize_errors():
+                if self.world.is_main:
+                    self.folder.create()
+                    stack.enter_context(self.folder.lock())
+                    self.folder.claim(self.config.identity(), describe_data(self.dataset, self.roles, self.splits))
+            if not self.world.broadcast_flag(self.folder.is_done):
+                with seeded_torch(self.config.threads, run_seed(self.config, self.dataset), self.device):
+                    with self.world.synchronize_errors():
+                        self._build_or_restore()
+                        if self.world.is_main:
+                            self.log = stack.enter_context(track_run(self.config, is_resumed=self.step > 0))
+                    self.on_start(self.config, self.step)
+                    for record in self.records:
+                        self.on_record(record)
+                    self._train(precision)
+            with self.world.synchronize_errors():
+                return RunResult(self.folder.path, self.config, self._read_complete_records())
+
+    def _split(self) -> dict[str, Split]:
+        batch_size, processes = self._setting("batch_size"), self.world.size
+        if batch_size % processes:
+            raise DomainwiseError(
+                f"batch size {batch_size} is not divisible by {processes} processes; choose a multiple of {processes}"
+            )
+        splits = split_domains(self.dataset, self.config.trial_seed)
+        for name in self.roles.train:
+            count = len(splits[name].main)
+            if count < batch_size:
+                raise DomainwiseError(
+                    f"domain {name!r} has only {count} training images for a batch size of {batch_size}; "
+                    "choose a smaller batch size"
+                )
+        return splits
+
+    def _build_or_restore(self) -> None:
         self.generator = torch.Generator().manual_seed(torch.initial_seed())
-        facts = data_facts(self.dataset, self.roles, self.splits)
-        self.algorithm = build_algorithm(self.config, facts, self.generator).to(self.device)
+        data = describe_data(self.dataset, self.roles, self.splits)
+        self.algorithm = build_algorithm(self.config, data, self.generator).to(self.device)
         self.algorithm.network.to(memory_format=torch.channels_last)
         checkpoint = self.folder.read_checkpoint()
         if checkpoint is not None:
             self._restore(checkpoint)
 
-    def go_on(
-        self,
-        precision: Any,
-        on_step: OnStep,
-        on_record: OnRecord,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        assert self.config.steps is not None
-        assert self.config.record_every is not None
+    def _train(self, precision: Any) -> None:
+        steps, record_every = self._setting("steps"), self._setting("record_every")
         self.algorithm.train()
-        notes = notes_on_shares(self.algorithm, self.config, self.ranks)
-        for note in (*notes, *notes_on_snapshots(self.algorithm, self.config)) if self.ranks.is_first else ():
-            warnings.warn(note, stacklevel=3)
+        caveats = sharding_caveats(self.algorithm, self.config, self.world)
+        if self.world.is_main:
+            for caveat in (*caveats, *_snapshot_caveats(self.algorithm, self.config)):
+                warnings.warn(caveat, stacklevel=3)
         seed = run_seed(self.config, self.dataset)
-        since, started = self.step, time.perf_counter()
-        while self.step < self.config.steps:
-            batches = self._batches()
-            with precision, self.ranks.own_draws(self.generator, seed, self.step):
-                measured = self.algorithm.update(batches)
-            if notes:
-                self.ranks.average_(self.algorithm.buffers())
-            measured, is_to_stop = self._over_ranks(measured, should_stop)
-            loss = measured["loss"]
+        first_step, start = self.step, time.perf_counter()
+        while self.step < steps:
+            batches = self._draw_batches()
+            with precision, self.world.seed_per_rank(self.generator, seed, self.step):
+                measurement = self.algorithm.update(batches)
+            if caveats:
+                self.world.average_(self.algorithm.buffers())
+            measurement, should_stop = self._average_over_ranks(measurement)
+            loss = measurement["loss"]
             if not math.isfinite(loss):
                 raise DomainwiseError(
-                    f"the loss is {loss} at step {self.step}: training diverged. Try a lower lr or epsilon"
+                    f"training diverged: the loss is {loss} at step {self.step}; try a lower lr or epsilon"
                 )
-            self.measured.append(measured)
+            self.measurements.append(measurement)
             self.step += 1
-            on_step(self.step, loss)
-            if (self.step - 1) % self.config.record_every == 0 or self.step == self.config.steps:
-                seconds = (time.perf_counter() - started) / (self.step - since)
-                record = self._record(seconds)
+            self.on_step(self.step, loss)
+            if (self.step - 1) % record_every == 0 or self.step == steps:
+                record = self._record((time.perf_counter() - start) / (self.step - first_step))
                 self.log(record)
-                on_record(record)
-                since, started = self.step, time.perf_counter()
-            elif is_to_stop():
-                with self.ranks.agreed():
+                self.on_record(record)
+                first_step, start = self.step, time.perf_counter()
+            elif should_stop():
+                with self.world.synchronize_errors():
                     self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
-        with self.ranks.agreed():
-            if self.ranks.is_first:
+        with self.world.synchronize_errors():
+            if self.world.is_main:
                 self.folder.write_done()
 
-    def _over_ranks(
-        self, measured: dict[str, float], should_stop: Callable[[], bool]
-    ) -> tuple[dict[str, float], Callable[[], bool]]:
-        """What was measured as means over ranks, and whether any is to stop: one message for both."""
-        if self.ranks.count == 1:
-            return measured, should_stop
-        *means, stopping = self.ranks.means([*measured.values(), float(should_stop())])
-        return dict(zip(measured, means, strict=True)), lambda: stopping > 0
+    def _average_over_ranks(self, measurement: dict[str, float]) -> tuple[dict[str, float], Callable[[], bool]]:
+        """Return the mean measurement, and whether any rank should stop: one message for both."""
+        if self.world.size == 1:
+            return measurement, self.should_stop
+        *means, stopping = self.world.mean_floats([*measurement.values(), float(self.should_stop())])
+        return dict(zip(measurement, means, strict=True)), lambda: stopping > 0
 
-    def complete_records(self) -> list[Record]:
-        """All records of the run that its folder calls done."""
-        assert self.config.steps is not None
-        records = self.folder.read_records()
-        if not records or records[-1]["step"] != self.config.steps - 1:
-            raise DomainwiseError(
-                f"the run is done, but {self.folder.records_file} does not reach its last step, "
-                f"{self.config.steps - 1}; restore it, or delete that folder to train again"
-            )
-        return records
-
-    def _batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        assert self.config.batch_size is not None
-        # Every rank draws the whole batch, so that their generators stay together, and keeps its share.
-        whole = draw_batches(
+    def _draw_batches(self) -> list[tuple[Tensor, Tensor]]:
+        # Every rank draws the whole batch, so that their generators stay in step, and keeps its shard.
+        batches = draw_batches(
             [(self.dataset.domains[self.dataset.index(name)], self.splits[name].main) for name in self.roles.train],
-            self.config.batch_size,
+            self._setting("batch_size"),
             self.generator,
             self.device,
             is_augmented=bool(self.config.augment),
         )
-        return [(self.ranks.share(x), self.ranks.share(y)) for x, y in whole]
+        return [(self.world.shard(x), self.world.shard(y)) for x, y in batches]
 
     def _record(self, seconds_per_step: float) -> Record:
-        """Measure, and write everything: the checkpoint last, because it says that the rest is there."""
-        accuracy = evaluate(
-            self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device, self.ranks
-        )
+        """Evaluate and write everything; the checkpoint last, because it says that the rest is there."""
         record = {
             "schema": SCHEMA,
             "step": self.step - 1,
@@ -157,183 +222,135 @@ class RunInProgress:
                 "dropout": self.config.dropout,
                 **self.config.hparams,
             },
-            "accuracy": accuracy,
-            **_means(self.measured),
+            "accuracy": evaluate(
+                self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device, self.world
+            ),
+            **_average_measurements(self.measurements),
             "seconds_per_step": seconds_per_step,
             **self.algorithm.describe(),
         }
         self.records.append(record)
-        self.measured.clear()
-        score = selection_score(accuracy, self.roles)
-        is_best, self.best = score > self.best, max(score, self.best)
-        if self.ranks.is_first:
+        self.measurements.clear()
+        score = selection_score(record)
+        is_best, self.best_score = score > self.best_score, max(score, self.best_score)
+        if self.world.is_main:
             self.folder.write_records(self.records)
             weights = self.algorithm.network.state_dict()
-            for which in ("best", "last") if is_best else ("last",):
-                self.folder.write_weights(which, weights)
-            if self.config.keep_perturbations and (kept := snapshot(self.algorithm)):
-                self.folder.write_perturbation(self.step - 1, kept)
+            if is_best:
+                self.folder.write_weights("best", weights)
+            self.folder.write_weights("last", weights)
+            if self.config.keep_perturbations and (tensors := snapshot_perturbation(self.algorithm)):
+                self.folder.write_perturbation(self.step - 1, tensors)
             self._save()
         return record
 
     def _save(self) -> None:
-        if not self.ranks.is_first:
-            return
-        self.folder.write_checkpoint(
-            {
-                "step": self.step,
-                "measured": self.measured,
-                "records": len(self.records),
-                "best": self.best,
-                "algorithm": self.algorithm.state_dict(),
-                "generator": self.generator.get_state(),
-                "random": random_state(self.device),
-            }
-        )
+        if self.world.is_main:
+            self.folder.write_checkpoint(
+                {
+                    "step": self.step,
+                    "measured": self.measurements,
+                    "records": len(self.records),
+                    "best": self.best_score,
+                    "algorithm": self.algorithm.state_dict(),
+                    "generator": self.generator.get_state(),
+                    "random": get_random_state(self.device),
+                }
+            )
 
     def _restore(self, checkpoint: dict[str, Any]) -> None:
         try:
-            self.step, self.measured = checkpoint["step"], checkpoint["measured"]
-            self.best = checkpoint["best"]
+            self.step, self.measurements = checkpoint["step"], checkpoint["measured"]
+            self.best_score = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
             self.generator.set_state(checkpoint["generator"])
             set_random_state(self.device, checkpoint["random"])
             count = checkpoint["records"]
         except (KeyError, RuntimeError, TypeError) as error:
-            first = str(error).splitlines()[0]
-            raise DomainwiseError(f"{self.folder.checkpoint_file} does not fit this run: {first}") from error
+            reason = str(error).splitlines()[0]
+            raise DomainwiseError(f"{self.folder.checkpoint_file} does not match this run: {reason}") from error
         records = self.folder.read_records()
         if len(records) < count:
             raise DomainwiseError(
-                f"{self.folder.records_file} has {len(records)} records, the checkpoint beside it {count}; restore it"
+                f"{self.folder.records_file} has {len(records)} records, but the checkpoint counts {count}; restore it"
             )
         self.records = records[:count]
-        if self.ranks.is_first:
-            self.folder.write_records(self.records)  # without what is newer than the checkpoint, or half a line
+        if self.world.is_main:
+            # Without anything newer than the checkpoint, and without an incomplete line.
+            self.folder.write_records(self.records)
 
+    def _read_complete_records(self) -> list[Record]:
+        """Return the records of a run that its folder calls done."""
+        records, last_step = self.folder.read_records(), self._setting("steps") - 1
+        if not records or records[-1]["step"] != last_step:
+            raise DomainwiseError(
+                f"the run is done, but {self.folder.records_file} does not reach its last step, {last_step}; "
+                "restore it, or delete the folder to train again"
+            )
+        return records
 
-def _means(measured: list[dict[str, float]]) -> dict[str, Any]:
-    """The loss and the method's own terms, as means over the updates since the last record."""
-    values: dict[str, list[float]] = {}
-    for each in measured:
-        for name, value in each.items():
-            values.setdefault(name, []).append(value)
-    terms = {name: math.fsum(given) / len(given) for name, given in values.items()}
-    loss = terms.pop("loss")
-    return {"loss": loss, "terms": terms} if terms else {"loss": loss}
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Where a run is, what it was, and what it measured."""
-
-    folder: Path
-    config: RunConfig
-    records: list[Record]
-
-    @property
-    def last(self) -> Record:
-        return self.records[-1]
-
-
-OnStart = Callable[[RunConfig, int], None]
+    def _setting(self, name: str) -> int:
+        """Return a setting that `resolve_config` has filled in."""
+        value = getattr(self.config, name)
+        assert isinstance(value, int)
+        return value
 
 
 def train(
     config: RunConfig,
     *,
     on_data: OnProgress = ignore_progress,
-    on_start: OnStart = lambda config, step: None,
-    on_step: OnStep = lambda step, loss: None,
-    on_record: OnRecord = lambda record: None,
+    on_start: OnStart = _ignore,
+    on_step: OnStep = _ignore,
+    on_record: OnRecord = _ignore,
     should_stop: Callable[[], bool] = lambda: False,
+    datasets: DatasetCache | None = None,
 ) -> RunResult:
-    """Train as `config` says, or go on with what its folder holds, and return the outcome.
-
-    Under `torchrun` the processes share the run: each takes its part of every batch, and the first alone writes, logs
-    and calls back.
-
-    Args:
-        on_data: called while the dataset's images are read and decoded, which happens once.
-        on_start: called before the first update with the config, nothing left open, and the updates done before.
-        on_step: called after every update with the number of updates done and the loss.
-        on_record: called with each record, those of an earlier part of the run first.
-        should_stop: asked after every update; True saves the state and raises `RunInterrupted`.
-    """
-    device = pick_device(config.device)
-    with joined(device) as ranks, ExitStack() as held:
-        if not ranks.is_first:
-            on_data, on_start, on_step, on_record = ignore_progress, _unheard, _unheard, _unheard
-        with ranks.agreed():
-            check_logger(config.logger)
-            precision = autocast(device, config.precision)
-            dataset = build_dataset(config, on_data)
-            config, roles = resolved(config, dataset)
-            splits = _splits(config, dataset, roles, ranks)
-        run = RunInProgress(config, dataset, roles, splits, device, RunFolder(config.folder()), ranks)
-        with ranks.agreed():
-            if ranks.is_first:
-                run.folder.create()
-                held.enter_context(run.folder.locked())
-                run.folder.claim(config.identity(), data_facts(dataset, roles, run.splits))
-        if not ranks.first_says(run.folder.is_done):
-            with torch_settings(config.threads, run_seed(config, dataset), device):
-                with ranks.agreed():
-                    run.start()
-                    if ranks.is_first:
-                        run.log = held.enter_context(tracked(config, is_resumed=run.step > 0))
-                on_start(config, run.step)
-                for record in run.records:
-                    on_record(record)
-                run.go_on(precision, on_step, on_record, should_stop)
-        with ranks.agreed():
-            return RunResult(run.folder.path, config, run.complete_records())
-
-
-def _unheard(*_: object) -> None:
-    """What ranks other than the first call instead of the caller's functions."""
-
-
-def _splits(config: RunConfig, dataset: Dataset, roles: Roles, ranks: Ranks) -> dict[str, Split]:
-    assert config.batch_size is not None
-    if config.batch_size % ranks.count:
-        raise DomainwiseError(
-            f"a batch of {config.batch_size} images cannot be shared equally by {ranks.count} processes; "
-            f"choose a batch size that is a multiple of {ranks.count}"
-        )
-    splits = split_domains(dataset, config.trial_seed)
-    for name in roles.train:
-        count = len(splits[name].main)
-        if count < config.batch_size:
-            raise DomainwiseError(
-                f"domain {name!r} has {count} images to train on, fewer than a batch of {config.batch_size}; "
-                "choose a smaller batch size"
-            )
-    return splits
+    """Train a run, or resume it, and return the result; arguments as for `Trainer`."""
+    trainer = Trainer(
+        config,
+        on_data=on_data,
+        on_start=on_start,
+        on_step=on_step,
+        on_record=on_record,
+        should_stop=should_stop,
+        datasets=datasets,
+    )
+    return trainer.fit()
 
 
 @torch.no_grad()
-def snapshot(algorithm: Algorithm) -> dict[str, Tensor]:
-    """The perturbation that lives on from update to update, by the names of its parts; empty where none does.
+def snapshot_perturbation(algorithm: Algorithm) -> dict[str, Tensor]:
+    """Return the tensors of a perturbation that persists between updates; empty if the method has none.
 
-    `delta` (domains, *shape) is what is added to a domain's images. Beside it stands what it is made of: `components`
-    (domains, count, *shape) and `mixing_weights` (domains, count), or the factors `left` and `right`.
+    `delta` (domains, *shape) is what is added to the images of each domain. What it consists of comes with it:
+    `components` (domains, count, *shape) and `mixing_weights` (domains, count), or the factors `left` and `right`.
     """
     perturbation = getattr(algorithm, "perturbation", None)
     if not isinstance(perturbation, Perturbation):
         return {}
-    parts = {"delta": perturbation.delta()} if perturbation.is_kept else {}
+    tensors = {"delta": perturbation.delta()} if perturbation.is_kept else {}
     if isinstance(perturbation, MultiplePerturbation):
-        parts["components"] = perturbation.deltas
+        tensors["components"] = perturbation.deltas
         if perturbation.is_kept:
-            parts["mixing_weights"] = perturbation.mixing_weights()
+            tensors["mixing_weights"] = perturbation.mixing_weights()
     if isinstance(perturbation, LowRankPerturbation):
-        parts |= {"left": perturbation.left, "right": perturbation.right}
-    return parts
+        tensors |= {"left": perturbation.left, "right": perturbation.right}
+    return tensors
 
 
-def notes_on_snapshots(algorithm: Algorithm, config: RunConfig) -> list[str]:
-    """A line for whoever asked to keep what the method does not have."""
-    if not config.keep_perturbations or snapshot(algorithm):
+def _snapshot_caveats(algorithm: Algorithm, config: RunConfig) -> list[str]:
+    if not config.keep_perturbations or snapshot_perturbation(algorithm):
         return []
-    return [f"{config.algorithm_name} has no perturbation that lives on from update to update: none is kept"]
+    return [f"{config.algorithm_name} has no perturbation that persists between updates; nothing to keep"]
+
+
+def _average_measurements(measurements: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return the loss and the method's own terms as means over the updates since the last record."""
+    values: dict[str, list[float]] = {}
+    for measurement in measurements:
+        for name, value in measurement.items():
+            values.setdefault(name, []).append(value)
+    terms = {name: math.fsum(each) / len(each) for name, each in values.items()}
+    loss = terms.pop("loss")
+    return {"loss": loss, "terms": terms} if terms else {"loss": loss}

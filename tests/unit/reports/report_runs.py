@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from domainwise.selection import frame_of
+from domainwise.selection import build_frame
 from domainwise.selection.runs import Runs
 from domainwise.storage.sweep_folder import Planned, State
 
@@ -62,4 +62,4 @@ def plan(
 
 
 def runs_of(records: Iterable[Pair], planned: Iterable[Planned] = (), notes: Iterable[str] = ()) -> Runs:
-    return Runs(frame_of(records), tuple(planned), tuple(notes))
+    return Runs(build_frame(records), tuple(planned), tuple(notes))

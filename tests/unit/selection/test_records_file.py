@@ -7,7 +7,7 @@ import pytest
 from selection_by_hand import record
 
 from domainwise.errors import DomainwiseError
-from domainwise.storage.run_folder import RunFolder, read_lines, read_records, write_records
+from domainwise.storage.run_folder import RunFolder, read_json_lines, read_records, write_records
 
 RECORDS = [record(step, {"a": (None, 0.5), "b": (0.25, 0.75)}, ["b"]) for step in (0, 100, 200)]
 
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_lines_of_others_need_no_schema(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(json.dumps({"env0_in_acc": 0.5}) + "\n")
-    assert read_lines(tmp_path / "results.jsonl") == ([{"env0_in_acc": 0.5}], False)
+    assert read_json_lines(tmp_path / "results.jsonl") == ([{"env0_in_acc": 0.5}], False)
 
 
 def test_records_are_numbers(file: Path) -> None:

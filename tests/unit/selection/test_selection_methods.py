@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection_by_hand import Cell, Choice, Record, choose, random_sweep, record, run_name, tenth
 
-from domainwise.selection import SELECTIONS, frame_of
+from domainwise.selection import SELECTIONS, build_frame
 
 
 def chosen_by(selection: str, records: list[Record]) -> pl.DataFrame:
-    return SELECTIONS[selection](frame_of((run_name(each), each) for each in records))
+    return SELECTIONS[selection](build_frame((run_name(each), each) for each in records))
 
 
 def choices(chosen: pl.DataFrame) -> dict[Cell, Choice]:
@@ -218,14 +218,14 @@ def test_a_frame_has_all_that_selection_looks_at() -> None:
         trial=2,
         validation="v",
     )
-    assert frame_of([("here", given_record)]).rows() == [
+    assert build_frame([("here", given_record)]).rows() == [
         ("here", "pacs", "erm", 2, 3, 7, ["c"], "c", 3, 4, True, 0.5, 0.5, 0.375, 0.125),
     ]
 
 
 def test_named_training_domains_make_another_task() -> None:
     named = record(0, {"a": (None, 0.5), "b": (None, 0.5), "c": (0.5, 0.5)}, ["c"], roles="named")
-    assert frame_of([("here", named)])["dataset"].to_list() == ["pacs from a, b"]
+    assert build_frame([("here", named)])["dataset"].to_list() == ["pacs from a, b"]
 
 
 def test_no_records_choose_nothing() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from domainwise.storage.run_folder import SCHEMA, write_records
 from domainwise.sweeps.plan import PlannedRun, plan
-from domainwise.sweeps.runner import best_runs
+from domainwise.sweeps.runner import plan_best_runs
 from domainwise.sweeps.spec import SweepSpec
 
 OPTIONS = {"train_count": 40, "test_count": 20, "shifts": (0.0, 8.0)}
@@ -51,7 +51,7 @@ def test_a_run_counts_for_the_domains_it_was_chosen_for(tmp_path: Path) -> None:
         first = (run.config.trial_seed, run.config.hparams_seed) == (0, 1)
         second = (run.config.trial_seed, run.config.hparams_seed) == (1, 1)
         write_run(run, {"shift_0": 0.9 if first else 0.5, "shift_8": 0.8 if second else 0.4})
-    again = best_runs(tmp_path / "sweep", runs, "test_domain", [7, 8], tmp_path / "again")
+    again = plan_best_runs(tmp_path / "sweep", runs, "test_domain", [7, 8], tmp_path / "again")
     found = [(run.config.trial_seed, run.config.test_domains, run.config.hparams) for run in again]
     of = {(run.config.trial_seed, run.config.hparams_seed): run.config.hparams for run in runs}
     assert found == [
@@ -66,6 +66,6 @@ def test_one_run_that_is_best_on_all_is_repeated_whole(tmp_path: Path) -> None:
     for run in runs:
         best = 0.9 if (run.config.trial_seed, run.config.hparams_seed) == (1, 0) else 0.5
         write_run(run, {"shift_0": best, "shift_8": best})
-    (again,) = best_runs(tmp_path / "sweep", runs, "test_domain", [5], tmp_path / "again")
+    (again,) = plan_best_runs(tmp_path / "sweep", runs, "test_domain", [5], tmp_path / "again")
     assert again.config.test_domains == ("shift_0", "shift_8")
     assert again.config.hparams_seed == 0

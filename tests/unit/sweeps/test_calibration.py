@@ -7,7 +7,7 @@ import pytest
 from domainwise.data import Dataset, silhouettes
 from domainwise.sweeps import time_estimate as calibration
 from domainwise.sweeps.plan import PlannedRun
-from domainwise.sweeps.time_estimate import Cost, estimated_seconds
+from domainwise.sweeps.time_estimate import Cost, estimate_seconds
 from domainwise.training import RunConfig
 
 
@@ -36,12 +36,12 @@ def test_few_images_are_evaluated_and_all_are_reckoned_with(monkeypatch: pytest.
     config = RunConfig("silhouettes", "erm", steps=10, record_every=5, batch_size=4, output=tmp_path)
     run = PlannedRun("erm", config, "silhouettes")
     known: calibration.Costs = {}
-    assert estimated_seconds([run], 1, known=known) > 0
+    assert estimate_seconds([run], 1, known=known) > 0
     assert set(sizes) == {256}
     assert set(known) == {("silhouettes", "erm")}
     assert not list(tmp_path.iterdir())
     before = len(sizes)
-    estimated_seconds([run, run], 2, known=known)
+    estimate_seconds([run, run], 2, known=known)
     assert len(sizes) == before
 
 

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 
 _HEX_DIGITS = {"sha256": 64, "md5": 32}
 _BLOCK = 1 << 20
@@ -78,7 +78,7 @@ class Half:
         self.path.write_bytes(b"")
         self._origin.unlink(missing_ok=True)
         if version:
-            write_atomically(self._origin, f"{url}\n{version}\n".encode())
+            write_atomic(self._origin, f"{url}\n{version}\n".encode())
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -219,7 +219,7 @@ def _fetch_from(url: str, target: Path, wanted: Checksum | None, on_progress: On
     if wanted and (wrong := _mismatch(sums, wanted)):
         half.discard()
         raise NoFile(wrong)
-    write_atomically(target.with_name(f"{target.name}.sha256"), f"{sums['sha256']}  {target.name}\n".encode())
+    write_atomic(target.with_name(f"{target.name}.sha256"), f"{sums['sha256']}  {target.name}\n".encode())
     os.replace(half.path, target)
     half.discard()
 

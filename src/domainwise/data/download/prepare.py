@@ -10,7 +10,7 @@ from domainwise.data.download.fetch import fetch
 from domainwise.data.download.sources import SOURCES, Source
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.storage.files import locked, write_atomically
+from domainwise.storage.files import hold_lock, write_atomic
 
 DOWNLOADS = ".downloads"
 _UNPACKED = "unpacked"
@@ -38,7 +38,7 @@ def prepare(
             if not source.files:
                 raise DomainwiseError(f"dataset {name} cannot be downloaded: in {data_dir}, {source.by_hand}")
             downloads.mkdir(parents=True, exist_ok=True)
-            with locked(
+            with hold_lock(
                 downloads.with_name(f"{source.folder}.lock"),
                 on_wait=lambda: on_progress(f"waiting for another process that prepares {name}", 0, 0),
             ):
@@ -65,7 +65,7 @@ def _make(source: Source, folder: Path, downloads: Path, on_progress: OnProgress
         on_progress(f"arranging {folder.name}", 0, 0)
         arranged = source.arrange(unpacked) if source.arrange else unpacked
         sums = b"".join(path.read_bytes() for path in sorted(downloads.glob("*.sha256")))
-        write_atomically(downloads.with_name(f"{source.folder}.sha256"), sums)
+        write_atomic(downloads.with_name(f"{source.folder}.sha256"), sums)
         os.rename(arranged, folder)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)

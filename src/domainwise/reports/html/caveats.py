@@ -11,7 +11,7 @@ import domainwise
 from domainwise.reports import footnotes
 from domainwise.reports.cells import Grid, Table
 from domainwise.reports.footnotes import counted
-from domainwise.reports.html.page_data import Material, RunFacts, Variant, in_order
+from domainwise.reports.html.page_data import Material, PageRun, Variant, in_order
 
 FEWEST_TRIALS = 3
 _MOST_NAMED = 4
@@ -70,7 +70,7 @@ def _oracle(selections: Collection[str]) -> list[Caution]:
     return [Caution("oracle", text)]
 
 
-def _below_chance(chosen: pl.DataFrame, selection: str, facts: Mapping[str, RunFacts]) -> list[Caution]:
+def _below_chance(chosen: pl.DataFrame, selection: str, facts: Mapping[str, PageRun]) -> list[Caution]:
     found: dict[tuple[str, int], list[str]] = {}
     # A model that tests on several domains is one model.
     models = chosen.group_by("dataset", "algorithm", "run", "trial", "step", "training", maintain_order=True)
@@ -119,12 +119,12 @@ def _different(kind: Kind, words: str, by_dataset: Mapping[str, Mapping[str, set
     return found
 
 
-def _steps(facts: Iterable[RunFacts]) -> dict[str, dict[str, set[int]]]:
+def _steps(facts: Iterable[PageRun]) -> dict[str, dict[str, set[int]]]:
     found: dict[str, dict[str, set[int]]] = {}
     for run in facts:
         steps: Any = run.settings.get("steps")
         if run.is_counted and isinstance(steps, int):
-            found.setdefault(run.dataset, {}).setdefault(run.algorithm, set()).add(steps)
+            found.setdefault(run.planned.dataset, {}).setdefault(run.planned.algorithm, set()).add(steps)
     return found
 
 
@@ -158,18 +158,18 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} … (the rest is under the table)"
 
 
-_STATES = {"done": "done", "failed": "failed", "unfinished": "not finished", "to do": "not started"}
+_STATES = {"done": "done", "failed": "failed", "unfinished": "not finished", "pending": "not started"}
 
 
 def summary_of(material: Material) -> list[tuple[str, str]]:
     """Pairs of a name and what there is of it; none that is empty."""
     counted = [run for run in material.facts.values() if run.is_counted]
-    algorithms = in_order((run.algorithm for run in material.facts.values()), material.variants)
+    algorithms = in_order((run.planned.algorithm for run in material.facts.values()), material.variants)
     methods = Counter(material.variants.get(name, Variant(name)).method for name in algorithms)
-    states = [run.state for run in material.facts.values()]
+    states = [run.status.state for run in material.facts.values()]
     runs = [f"{states.count(state)} {words}" for state, words in _STATES.items() if state in states]
     pairs = [
-        ("Datasets", ", ".join(sorted({run.dataset for run in material.facts.values()}))),
+        ("Datasets", ", ".join(sorted({run.planned.dataset for run in material.facts.values()}))),
         ("Methods", ", ".join(name if count == 1 else f"{name} ({count} settings)" for name, count in methods.items())),
         ("Trials", _range(counted, "trial")),
         ("Draws of hyperparameters", _range(counted, "draw")),
@@ -181,11 +181,11 @@ def summary_of(material: Material) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if value]
 
 
-def _range(runs: Sequence[RunFacts], what: str) -> str:
+def _range(runs: Sequence[PageRun], what: str) -> str:
     """How many trials or draws a method has on a dataset: from the fewest to the most."""
     found: dict[tuple[str, str], set[int]] = {}
     for run in runs:
-        found.setdefault((run.dataset, run.algorithm), set()).add(getattr(run, what))
+        found.setdefault((run.planned.dataset, run.planned.algorithm), set()).add(getattr(run.planned, what))
     counts = sorted(len(each) for each in found.values())
     if not counts:
         return ""

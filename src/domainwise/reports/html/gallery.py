@@ -25,7 +25,7 @@ from domainwise.explain.robustness import attack_run
 from domainwise.figures import as_bytes
 from domainwise.perturbations import Perturbation
 from domainwise.reports.html.page_data import Material, Variant, in_order
-from domainwise.storage.run_folder import Which
+from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import AnyDataset
 
@@ -117,9 +117,9 @@ def runs_to_look_at(material: Material, selection: str, chosen: pl.DataFrame) ->
     return found
 
 
-def _has_model(which: str) -> pl.Expr:
+def _has_model(which: Which) -> pl.Expr:
     def is_there(run: str) -> bool:
-        return (Path(run) / f"{which}.safetensors").exists()
+        return RunFolder(run).has_weights(which)
 
     return pl.col("run").map_elements(is_there, return_dtype=pl.Boolean)
 

@@ -21,7 +21,7 @@ from domainwise.reports.html.runs_table import as_script, run_rows
 from domainwise.reports.html.svg import Mark, marks_of
 from domainwise.reports.report import make_report
 from domainwise.selection import SELECTIONS
-from domainwise.storage.files import write_atomically
+from domainwise.storage.files import write_atomic
 
 _HERE = Path(__file__).parent
 
@@ -43,7 +43,7 @@ def write_page(
     """
     text = as_html(read_material(paths, variants=variants, unfinished=unfinished), **options)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
+    write_atomic(path, text.encode())
 
 
 def as_html(
@@ -174,7 +174,7 @@ def _ordered(table: Table, material: Material) -> Table:
 
 
 def _chances(material: Material) -> dict[str, float]:
-    return {run.dataset: 100 / run.classes for run in material.facts.values() if run.classes}
+    return {run.planned.dataset: 100 / run.classes for run in material.facts.values() if run.classes}
 
 
 def _marks(radii: Radii, marks: Mapping[str, Mark], material: Material) -> dict[str, Mark]:

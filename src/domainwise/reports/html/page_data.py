@@ -1,6 +1,5 @@
 """What is known of every run beside its accuracies: how it stands, its settings, its losses."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,34 +10,28 @@ import polars as pl
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports.cells import METHOD_ORDER
-from domainwise.selection.runs import Runs, clashes, read_runs, refuse_duplicates
-from domainwise.storage.discovery import Folder, find_folders
-from domainwise.storage.run_folder import Record, read_lines
-from domainwise.storage.sweep_folder import Planned, State, state_of
+from domainwise.selection.runs import Runs, check_no_duplicates, find_duplicates, read_runs
+from domainwise.storage.discovery import StoredRun
+from domainwise.storage.run_folder import Record, RunStatus
+from domainwise.storage.sweep_folder import PlannedRun
 
 _NESTED = ("hparams", "dataset_options")
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """One run that was made or planned.
+class PageRun:
+    """A run on the page, done or only planned.
 
     Args:
-        run: its folder.
-        is_counted: whether its records are in the tables.
-        settings: the `config` of its config.json; of DomainBed's runs only the hyperparameters.
-        classes: how many the data has; None where it is not written down.
+        planned: its folder, and its place in the tables.
+        is_counted: its records are in the tables.
+        settings: the settings in its config.json; for DomainBed's runs, only the hyperparameters.
+        classes: number of classes of the data, if known.
         losses: by step.
     """
 
-    run: str
-    dataset: str
-    algorithm: str
-    test_domains: tuple[str, ...]
-    trial: int
-    draw: int
-    state: State
-    error: str = ""
+    planned: PlannedRun
+    status: RunStatus
     is_counted: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     classes: int | None = None
@@ -58,80 +51,57 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flat | {f"run {name}" if name in flat else name: value for name, value in others.items()}
 
 
-def read_facts(folders: Sequence[Folder], planned: Sequence[Planned], frame: pl.DataFrame) -> dict[str, RunFacts]:
-    """Every run in the folders and the plans, by its folder; what cannot be read of it is left empty."""
-    places = {
+def collect_page_runs(runs: Runs) -> dict[str, PageRun]:
+    """Return every stored and every planned run by its folder; what could not be read is left empty."""
+    rows = {
         row["run"]: row
-        for row in frame.select("run", "dataset", "algorithm", "test_domains", "trial", "draw")
+        for row in runs.frame.select("run", "dataset", "algorithm", "test_domains", "trial", "draw")
         .unique("run", maintain_order=True)
         .iter_rows(named=True)
     }
-    plans = {run.run: run for run in planned}
-    found = {str(folder.path): _facts(folder, places, plans) for folder in folders if _is_run(folder)}
-    for run in planned:
-        if run.run not in found:
-            found[run.run] = RunFacts(
-                run.run, run.dataset, run.algorithm, run.test_domains, run.trial, run.draw, run.state, run.error
-            )
-    return found
+    planned = {str(run.folder): run for run in runs.planned}
+    page_runs = {
+        str(run.path): _collect(run, rows.get(str(run.path)), planned.get(str(run.path))) for run in runs.stored
+    }
+    for run, status in runs.planned.items():
+        page_runs.setdefault(str(run.folder), PageRun(run, status))
+    return page_runs
 
 
-def _is_run(folder: Folder) -> bool:
-    return folder.is_ours or folder.is_domainbeds
-
-
-def _facts(folder: Folder, places: Mapping[str, Mapping[str, Any]], plans: Mapping[str, Planned]) -> RunFacts:
-    name = str(folder.path)
-    config, data = _read_config(folder)
-    records = _read_records(folder)
-    settings = config or {"hparams": records[-1].get("hparams", {})} if records else config
-    state: State
-    state, error = state_of(folder.path) if folder.is_ours else ("done", "")
-    place = places.get(name) or _place(plans.get(name), config)
+def _collect(run: StoredRun, row: Mapping[str, Any] | None, planned: PlannedRun | None) -> PageRun:
+    config, data = run.config["config"], run.config["data"]
+    try:
+        records = run.records[0]
+    except DomainwiseError:  # the notes under the tables report it
+        records = []
+    if row is None and planned is None:
+        row = {
+            "dataset": config.get("dataset", ""),
+            "algorithm": config.get("algorithm", ""),
+            "test_domains": config.get("test_domains") or (),
+            "trial": config.get("trial_seed", 0),
+            "draw": config.get("hparams_seed", 0),
+        }
+    if row is not None:
+        planned = PlannedRun(
+            folder=run.path,
+            name=run.path.name,
+            dataset=str(row["dataset"]),
+            algorithm=str(row["algorithm"]),
+            test_domains=tuple(map(str, row["test_domains"])),
+            trial=int(row["trial"]),
+            draw=int(row["draw"]),
+        )
+    assert planned is not None
     classes = data.get("classes")
-    return RunFacts(
-        run=name,
-        dataset=str(place["dataset"]),
-        algorithm=str(place["algorithm"]),
-        test_domains=tuple(map(str, place["test_domains"])),
-        trial=int(place["trial"]),
-        draw=int(place["draw"]),
-        state=state,
-        error=error,
-        is_counted=name in places,
-        settings=settings,
+    return PageRun(
+        planned,
+        run.status,
+        is_counted=row is not None and "run" in row,
+        settings=config or ({"hparams": records[-1].get("hparams", {})} if records else {}),
         classes=len(classes) if isinstance(classes, list) and classes else None,
         losses={record["step"]: record["loss"] for record in records if _has_loss(record)},
     )
-
-
-def _place(planned: Planned | None, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where a run without records belongs: what the plan says, or its own settings."""
-    if planned is not None:
-        return vars(planned)
-    return {
-        "dataset": config.get("dataset", ""),
-        "algorithm": config.get("algorithm", ""),
-        "test_domains": config.get("test_domains") or (),
-        "trial": config.get("trial_seed", 0),
-        "draw": config.get("hparams_seed", 0),
-    }
-
-
-def _read_config(folder: Folder) -> tuple[dict[str, Any], dict[str, Any]]:
-    try:
-        content = json.loads((folder.path / "config.json").read_bytes())
-        return dict(content["config"]), dict(content.get("data") or {})
-    except (OSError, LookupError, TypeError, ValueError):
-        return {}, {}
-
-
-def _read_records(folder: Folder) -> list[Record]:
-    try:
-        return read_lines(Path(folder.path) / ("records.jsonl" if folder.is_ours else "results.jsonl"))[0]
-    except DomainwiseError:
-        # The tables' own notes say that this run is damaged.
-        return []
 
 
 def _has_loss(record: Record) -> bool:
@@ -171,16 +141,19 @@ def split_variants(runs: Runs, settings: Mapping[str, Mapping[str, Any]]) -> tup
     }
     names: dict[str, str] = {}
     variants: dict[str, Variant] = {}
-    for (dataset, algorithm), keys in _telling(clashes(runs.frame), flat).items():
+    for (dataset, algorithm), keys in _telling(find_duplicates(runs.frame), flat).items():
         own = runs.frame.filter(pl.col("dataset") == dataset, pl.col("algorithm") == algorithm)
         for run in own["run"].unique(maintain_order=True):
             variant = Variant(algorithm, tuple((key, flat.get(run, {}).get(key)) for key in keys))
             names[run], variants[variant.name] = variant.name, variant
     renamed = pl.col("run").replace_strict(names, default=pl.col("algorithm"), return_dtype=pl.String)
     frame = runs.frame.with_columns(algorithm=renamed) if names else runs.frame
-    refuse_duplicates(frame, "they have the same settings: leave one of them out")
-    planned = tuple(replace(run, algorithm=names.get(run.run, run.algorithm)) for run in runs.planned)
-    return Runs(frame, planned, runs.notes), variants
+    check_no_duplicates(frame, "they have the same settings: leave one of them out")
+    planned = {
+        replace(run, algorithm=names.get(str(run.folder), run.algorithm)): status
+        for run, status in runs.planned.items()
+    }
+    return replace(runs, frame=frame, planned=planned), variants
 
 
 def in_order(names: Iterable[str], variants: Mapping[str, Variant]) -> list[str]:
@@ -232,7 +205,7 @@ class Material:
     """Records, facts by run folder, and the variants by the names that tables have for them."""
 
     runs: Runs
-    facts: Mapping[str, RunFacts] = field(default_factory=dict)
+    facts: Mapping[str, PageRun] = field(default_factory=dict)
     variants: Mapping[str, Variant] = field(default_factory=dict)
 
 
@@ -245,10 +218,13 @@ def read_material(paths: Sequence[Path], *, variants: Variants = "refuse", unfin
         unfinished: whether runs that are not done count, too.
     """
     runs = read_runs(paths, unfinished=unfinished, keep_duplicates=variants == "split")
-    facts = read_facts(find_folders(paths), runs.planned, runs.frame)
+    facts = collect_page_runs(runs)
     if variants == "refuse":
         return Material(runs, facts)
     runs, named = split_variants(runs, {run: each.settings for run, each in facts.items()})
     names = dict(runs.frame.select("run", "algorithm").unique().iter_rows())
-    facts = {run: replace(each, algorithm=names.get(run, each.algorithm)) for run, each in facts.items()}
+    facts = {
+        run: replace(each, planned=replace(each.planned, algorithm=names.get(run, each.planned.algorithm)))
+        for run, each in facts.items()
+    }
     return Material(runs, facts, named)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from domainwise.reports.cells import Cell, Grid, Table, summarized
 from domainwise.reports.html import svg
-from domainwise.reports.html.page_data import RunFacts, Variant, in_order
+from domainwise.reports.html.page_data import PageRun, Variant, in_order
 from domainwise.reports.html.svg import Mark
 from domainwise.selection import SELECTIONS
 
@@ -34,7 +34,7 @@ class Curves:
     runs: Mapping[str, Mapping[str, Sequence[Line]]] = field(default_factory=dict)
 
 
-def curves_of(frame: pl.DataFrame, chosen: pl.DataFrame, facts: Mapping[str, RunFacts], dataset: str) -> Curves:
+def curves_of(frame: pl.DataFrame, chosen: pl.DataFrame, facts: Mapping[str, PageRun], dataset: str) -> Curves:
     """The curves of the runs that a selection chose, over the steps at which all runs of a method have a record."""
     own = chosen.filter(pl.col("dataset") == dataset).select("algorithm", "run").unique(maintain_order=True)
     per_step = (
@@ -225,7 +225,7 @@ class Radii:
 def radii_of(
     frame: pl.DataFrame,
     selection: str,
-    facts: Mapping[str, RunFacts],
+    facts: Mapping[str, PageRun],
     grid: Grid,
     variants: Mapping[str, Variant],
 ) -> Radii | None:

@@ -10,7 +10,7 @@ import polars as pl
 from markupsafe import Markup
 
 from domainwise.reports.html.page_data import Material, flat_settings
-from domainwise.training.command import train_command
+from domainwise.training.command import stored_command
 
 
 def run_rows(material: Material, chosen: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
@@ -30,17 +30,17 @@ def run_rows(material: Material, chosen: Mapping[str, pl.DataFrame]) -> list[dic
     return [
         {
             "folder": os.path.relpath(run, start),
-            "method": facts.algorithm,
-            "dataset": facts.dataset,
-            "tested": ", ".join(facts.test_domains),
-            "trial": facts.trial,
-            "draw": facts.draw,
-            "state": facts.state,
-            "error": facts.error,
+            "method": facts.planned.algorithm,
+            "dataset": facts.planned.dataset,
+            "tested": ", ".join(facts.planned.test_domains),
+            "trial": facts.planned.trial,
+            "draw": facts.planned.draw,
+            "state": facts.status.state,
+            "error": facts.status.error,
             "last": _percent(ends[run][0]) if run in ends and ends[run][0] is not None else None,
             "chosen": selected.get(run, {}),
             "settings": _settings(facts.settings),
-            "command": command_from(facts.settings),
+            "command": stored_command(facts.settings),
         }
         for run, facts in material.facts.items()
     ]
@@ -70,20 +70,3 @@ def _common_folder(runs: list[str]) -> str:
     if len(runs) < 2:
         return str(Path(runs[0]).parent) if runs else "."
     return os.path.commonpath([os.path.abspath(Path(run).parent) for run in runs])
-
-
-# As `domainwise train` has them. Settings that a run leaves open are None and need no word either.
-_DEFAULTS = {"trial_seed": 0, "hparams_seed": 0, "dropout": 0.0, "evaluate": "selection", "precision": "fp32"}
-_CONTENT = " sha256:"
-
-
-def command_from(settings: Mapping[str, Any]) -> str:
-    """What to type for the same run once more, into a folder of its own; empty where the settings do not tell.
-
-    Of data and weights from files only the names are kept, so whoever types it may have to put paths in their place.
-    """
-    if "dataset" not in settings or "algorithm" not in settings:
-        return ""
-    changed = {name: value for name, value in settings.items() if _DEFAULTS.get(name) != value}
-    plain = {name: value.partition(_CONTENT)[0] if isinstance(value, str) else value for name, value in changed.items()}
-    return train_command(plain)
