@@ -40,10 +40,11 @@ BATCH_SIZE = Power(2, 3, 9, whole=True)
 SPACE: Mapping[str, Mapping[str, Distribution]] = {
     "erm": {},
     "irm": {
-        name: ALGORITHMS["irm"].Hparams.names()[name].metadata["search"] for name in ("penalty_weight", "anneal_steps")
+        name: ALGORITHMS["irm"].Hparams.fields()[name].metadata["search"] for name in ("penalty_weight", "anneal_steps")
     },
     "vrex": {
-        name: ALGORITHMS["vrex"].Hparams.names()[name].metadata["search"] for name in ("penalty_weight", "anneal_steps")
+        name: ALGORITHMS["vrex"].Hparams.fields()[name].metadata["search"]
+        for name in ("penalty_weight", "anneal_steps")
     },
     "uat": {"epsilon": Power(10, -1, 2), "step_size": Power(10, -2, 1)},
     "mat": {

@@ -29,7 +29,7 @@ from domainwise.data.cache import clear_cache
 from domainwise.data.datasets import PUBLISHED
 from domainwise.data.image_files import build_image_dataset
 from domainwise.data.paths import CACHE_VARIABLE
-from domainwise.networks import backbone
+from domainwise.networks import build_backbone
 from domainwise.reports.formats import as_markdown
 from domainwise.training.device import keep_freed_memory
 
@@ -120,7 +120,7 @@ def draw(dataset: Dataset, batch_size: int) -> list[tuple[torch.Tensor, torch.Te
 def step_seconds(options: argparse.Namespace) -> tuple[float, float]:
     """Seconds that a training step spends on its data and on its update: the median of many."""
     dataset = decoded(options.data_dir, 96)
-    network = backbone("mobilenet_v2", (3, 96, 96), 7, batch_norm="frozen").to(memory_format=torch.channels_last)
+    network = build_backbone("mobilenet_v2", (3, 96, 96), 7, batch_norm="frozen").to(memory_format=torch.channels_last)
     algorithm = ALGORITHMS["erm"](network, num_domains=len(DOMAINS)).train()
     algorithm.update(draw(dataset, 16))
     data, update = [], []

@@ -1,4 +1,4 @@
-"""Every method of the table trains, stops, goes on and is loaded again from its folder."""
+"""Every method trains, resumes and is loaded from its run folder."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunInterrupted
 
-# Within seven steps: a jump of the penalty, a turn of each network, a round of copies cut in two.
+# Within seven steps: a jump of the penalty, a turn of each network, an interrupted round of copies.
 HPARAMS: dict[str, dict[str, Any]] = {
     "irm": {"anneal_steps": 4},
     "vrex": {"anneal_steps": 4},
@@ -36,38 +36,38 @@ def config(name: str, folder: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_run_that_was_stopped_ends_like_one_that_was_not(name: str, tmp_path: Path) -> None:
-    whole = train(config(name, tmp_path / "whole"))
+def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    uninterrupted = train(config(name, tmp_path / "uninterrupted"))
     steps: list[int] = []
     with pytest.raises(RunInterrupted):
         train(
-            config(name, tmp_path / "stopped"),
+            config(name, tmp_path / "resumed"),
             on_step=lambda step, loss: steps.append(step),
             should_stop=lambda: len(steps) == 5,
         )
-    stopped = train(config(name, tmp_path / "stopped"))
-    for one, other in zip(whole.records, stopped.records, strict=True):
+    resumed = train(config(name, tmp_path / "resumed"))
+    for one, other in zip(uninterrupted.records, resumed.records, strict=True):
         assert one.pop("seconds_per_step") > 0
         assert other.pop("seconds_per_step") > 0
         assert one == other
-    ours, theirs = (RunFolder(tmp_path / run).read_weights("last") for run in ("whole", "stopped"))
+    ours, theirs = (RunFolder(tmp_path / run).read_weights("last") for run in ("uninterrupted", "resumed"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
-    # What the method measured beside its loss is in the records.
+    # Records contain the method's own terms next to the loss.
     terms = {"irm": "penalty", "dann": "discriminator_loss", "ncdg": "coverage", "sagnet": "style_loss", "gut": "pool"}
     if name in terms:
-        assert terms[name] in whole.last["terms"]
+        assert terms[name] in uninterrupted.last["terms"]
 
     x = torch.rand(6, 3, 32, 32)
     with torch.no_grad():
-        logits = load_model(tmp_path / "whole", "last")(x)
+        logits = load_model(tmp_path / "uninterrupted", "last")(x)
     assert logits.shape == (6, 2)
-    torch.testing.assert_close(logits, load_algorithm(tmp_path / "stopped").predict(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits, load_algorithm(tmp_path / "resumed").predict(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_training_domain_is_enough_or_refused_in_one_line(name: str, tmp_path: Path, domainwise: Any) -> None:
+def test_one_training_domain_is_enough_or_one_line_of_error(name: str, tmp_path: Path, domainwise: Any) -> None:
     outcome = domainwise(
         *("train", "--algorithm", name, "--train-domain", "style_0", "--steps", "2", "--batch-size", "8"),
         *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--threads", "1"),
@@ -77,5 +77,5 @@ def test_one_training_domain_is_enough_or_refused_in_one_line(name: str, tmp_pat
         assert outcome.code == 0, outcome.err
     else:
         assert outcome.code == 2
-        assert outcome.err.startswith(f"error: {ALGORITHMS[name].__name__} compares domains: it needs at least 2")
+        assert outcome.err.startswith(f"error: {ALGORITHMS[name].__name__} compares domains and needs at least 2")
         assert outcome.err.count("\n") == 1

@@ -93,7 +93,7 @@ def test_a_rank_above_the_image_size_is_allowed_with_a_note(domainwise: Cli, tmp
         (["--algorithm", "irm", "-H", "penalty_weight=-1"], "penalty_weight must be at least 0, not -1.0"),
         (["--algorithm", "mixup", "-H", "alpha=0"], "alpha must be above 0, not 0.0"),
         (["--algorithm", "rsc", "-H", "feature_drop=2"], "feature_drop must be at least 0 and at most 1, not 2.0"),
-        (["--algorithm", "coral", "--train-domain", "style_0"], "CORAL compares domains: it needs at least 2"),
+        (["--algorithm", "coral", "--train-domain", "style_0"], "CORAL compares domains and needs at least 2"),
         (["-H", "ascent=up"], "hyperparameter ascent must be 'normalized', 'gradient', 'sign', not 'up'"),
         (["-H", "lr=-1"], "Invalid learning rate: -1.0"),
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),

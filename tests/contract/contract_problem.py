@@ -1,4 +1,4 @@
-"""Networks, batches and methods that every promise is checked with."""
+"""Networks, batches and methods for the contract tests."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def plain_network() -> Network:
 
 
 def random_network() -> Network:
-    """A network that draws from torch's own generator while it trains, and keeps statistics."""
+    """A network with dropout, which draws from torch's global generator, and batch-norm statistics."""
     featurizer = nn.Sequential(
         nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5)
     )
@@ -48,7 +48,7 @@ def random_batches(*counts: int, seed: int = 1) -> Batches:
 
 
 def separable_batches(seed: int, *counts: int) -> Batches:
-    """The class is the channel that is bright."""
+    """The class is the index of the bright channel."""
     batches = []
     for x, y in random_batches(*counts, seed=seed):
         bright = F.one_hot(y, 3)[:, :, None, None]
@@ -57,7 +57,7 @@ def separable_batches(seed: int, *counts: int) -> Batches:
 
 
 def assert_same_state(first: object, second: object) -> None:
-    """To the bit, through whatever nesting of dictionaries and lists."""
+    """Compare nested dictionaries and lists of tensors exactly."""
     assert type(first) is type(second)
     if isinstance(first, dict):
         assert first.keys() == second.keys()

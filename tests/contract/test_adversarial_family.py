@@ -1,4 +1,4 @@
-"""What the adversarial family promises beyond what every method does."""
+"""What AT, UAT, MAT and LDAT guarantee beyond the contract of every method."""
 
 import copy
 
@@ -22,7 +22,7 @@ from domainwise.errors import DomainwiseError
 @pytest.mark.parametrize("order", ["joint", "sequential"])
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("name", KEPT)
-def test_the_perturbation_of_an_absent_domain_stays(name: str, schedule: str, order: str) -> None:
+def test_the_perturbation_of_an_absent_domain_does_not_move(name: str, schedule: str, order: str) -> None:
     algorithm = fresh(name, num_domains=3, schedule=schedule, order=order)
     before = [tensor.detach().clone() for tensor in algorithm.perturbation.parameters()]
     algorithm.update(random_batches(4, 0, 3))
@@ -35,7 +35,7 @@ def test_the_perturbation_of_an_absent_domain_stays(name: str, schedule: str, or
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("ascent", ["normalized", "gradient", "sign"])
 @pytest.mark.parametrize("name", KEPT)
-def test_a_perturbation_without_gradient_stays(name: str, ascent: str, schedule: str) -> None:
+def test_a_perturbation_without_gradient_does_not_move(name: str, ascent: str, schedule: str) -> None:
     algorithm = fresh(name, ascent=ascent, schedule=schedule)
     with torch.no_grad():
         algorithm.network.classifier.weight.zero_()
@@ -46,7 +46,7 @@ def test_a_perturbation_without_gradient_stays(name: str, ascent: str, schedule:
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_another_seed_gives_another_perturbation(name: str) -> None:
+def test_perturbations_depend_on_the_seed(name: str) -> None:
     results = []
     for seed in (0, 1):
         torch.manual_seed(0)
@@ -57,22 +57,22 @@ def test_another_seed_gives_another_perturbation(name: str) -> None:
 
 @pytest.mark.parametrize("counts", [(), (4,), (4, 4, 4)])
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_wrong_number_of_batches_is_said_clearly_in_sequence_too(name: str, counts: tuple[int, ...]) -> None:
+def test_error_for_a_wrong_number_of_batches_with_sequential_order(name: str, counts: tuple[int, ...]) -> None:
     algorithm = fresh(name, order="sequential")
     before = copy.deepcopy(algorithm.network.state_dict())
-    with pytest.raises(ValueError, match=rf"one \(x, y\) a domain: 2, not {len(counts)}"):
+    with pytest.raises(ValueError, match=rf"one \(x, y\) per domain: 2, got {len(counts)}"):
         algorithm.update(random_batches(*counts))
     assert_same_state(algorithm.network.state_dict(), before)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_an_unknown_hyperparameter_of_the_family_gets_the_nearest_spelling(name: str) -> None:
+def test_error_for_an_unknown_hyperparameter_suggests_the_nearest(name: str) -> None:
     with pytest.raises(DomainwiseError, match="did you mean 'epsilon'"):
         fresh(name, epsilom=0.1)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "hparams"),
     [
         ("at", {"steps": 1.5}),
         ("mat", {"count": "ten"}),
@@ -85,28 +85,28 @@ def test_an_unknown_hyperparameter_of_the_family_gets_the_nearest_spelling(name:
         ("ldat", {"schedule": "one_pass"}),
     ],
 )
-def test_a_wrong_choice_or_number_is_named(name: str, given: dict[str, object]) -> None:
-    (hparam,) = given
+def test_error_for_a_wrong_choice_or_type_names_the_hyperparameter(name: str, hparams: dict[str, object]) -> None:
+    (hparam,) = hparams
     with pytest.raises(DomainwiseError, match=f"hyperparameter {hparam} must be"):
-        fresh(name, **given)
+        fresh(name, **hparams)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [("at", {}), ("mat", {"weights": "sample"}), ("mat", {"variant": "released"})]
+    ("name", "hparams"), [("at", {}), ("mat", {"weights": "sample"}), ("mat", {"variant": "released"})]
 )
-def test_what_is_made_anew_cannot_be_trained_in_one_pass(name: str, given: dict[str, str]) -> None:
+def test_error_for_simultaneous_training_of_what_is_not_kept(name: str, hparams: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"simultaneous.*two_pass"):
-        fresh(name, schedule="simultaneous", **given)
+        fresh(name, schedule="simultaneous", **hparams)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_the_family_must_know_the_shape_of_an_image(name: str) -> None:
+def test_error_without_the_shape_of_an_image(name: str) -> None:
     with pytest.raises(ValueError, match=r"input_shape=\(channels, height, width\)"):
         build(name, nn.Sequential(nn.Flatten(), nn.Linear(432, 3)))
 
 
 @pytest.mark.parametrize(("name", "hparams"), [*((name, {}) for name in FAMILY), ("at", {"steps": 3})])
-def test_only_the_training_pass_reaches_the_buffers(name: str, hparams: dict[str, int]) -> None:
+def test_only_the_training_pass_changes_buffers(name: str, hparams: dict[str, int]) -> None:
     algorithm = fresh(name, random_network, lr=0.0, **hparams)
     expected = copy.deepcopy(algorithm.network)
     seen: list[Tensor] = []
@@ -120,7 +120,7 @@ def test_only_the_training_pass_reaches_the_buffers(name: str, hparams: dict[str
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_one_pass_runs_the_network_once(name: str) -> None:
+def test_simultaneous_training_runs_the_network_once(name: str) -> None:
     algorithm = fresh(name, schedule="simultaneous")
     calls: list[int] = []
     algorithm.network.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))

@@ -1,4 +1,4 @@
-"""What a method cannot work with is said when it is built, in words that help."""
+"""Methods reject invalid networks, domains and hyperparameters when they are built, with a helpful message."""
 
 import math
 
@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-LOOKS_AT_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -53,91 +53,93 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_domain_is_enough_or_refused_at_once(name: str) -> None:
+def test_one_domain_is_enough_or_rejected(name: str) -> None:
     if name in NEEDS_TWO:
-        with pytest.raises(ValueError, match="compares domains: it needs at least 2 to train on, not 1"):
+        with pytest.raises(ValueError, match="compares domains and needs at least 2 training domains, got 1"):
             fresh(name, num_domains=1)
     else:
         assert math.isfinite(fresh(name, num_domains=1).update(random_batches(6))["loss"])
     assert (ALGORITHMS[name].min_domains == 2) == (name in NEEDS_TWO)
 
 
-@pytest.mark.parametrize("name", LOOKS_AT_FEATURES)
-def test_a_method_that_looks_at_features_needs_a_network_that_has_them(name: str) -> None:
-    whole = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 3))
-    with pytest.raises(ValueError, match="works on features: its network needs a featurizer"):
-        build(name, whole, input_shape=SHAPE)
+@pytest.mark.parametrize("name", NEEDS_FEATURES)
+def test_error_for_a_network_without_features(name: str) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 3))
+    with pytest.raises(ValueError, match="works on features, but its network has no featurizer"):
+        build(name, network, input_shape=SHAPE)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - set(LOOKS_AT_FEATURES)))
-def test_the_others_train_any_module(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - set(NEEDS_FEATURES)))
+def test_all_other_methods_train_any_module(name: str) -> None:
     torch.manual_seed(0)
-    whole = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 8), nn.ReLU(), nn.Linear(8, 3))
-    algorithm = build(name, whole, input_shape=SHAPE)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 8), nn.ReLU(), nn.Linear(8, 3))
+    algorithm = build(name, network, input_shape=SHAPE)
     assert math.isfinite(algorithm.update(random_batches(5, 4))["loss"])
 
 
 @pytest.mark.parametrize("name", ["mtl", "sagnet"])
-def test_a_method_that_adds_a_head_needs_a_linear_one_beside_it(name: str) -> None:
+def test_error_for_a_classifier_that_is_not_linear(name: str) -> None:
     network = Network(nn.Flatten(), nn.Sequential(nn.Linear(432, 3)), input_shape=SHAPE, num_features=432)
-    with pytest.raises(ValueError, match="linear classifier to a network whose own is one, not Sequential"):
+    with pytest.raises(ValueError, match="needs a network whose own is linear, got Sequential"):
         build(name, network)
 
 
-def test_neuron_coverage_needs_neurons() -> None:
+def test_ncdg_needs_relu_layers() -> None:
     network = Network(nn.Flatten(), nn.Linear(432, 3), input_shape=SHAPE, num_features=432)
-    with pytest.raises(ValueError, match=r"needs torch\.nn\.ReLU layers, and has none"):
+    with pytest.raises(ValueError, match=r"its network has no torch\.nn\.ReLU layers"):
         build("ncdg", network)
 
 
 @pytest.mark.parametrize("sizes", [None, [10], [10, 10, 10]])
-def test_a_pool_needs_the_sizes_of_domains(sizes: list[int] | None) -> None:
-    with pytest.raises(ValueError, match="how many images each of the 2 training domains has: give domain_sizes="):
+def test_gut_needs_the_domain_sizes(sizes: list[int] | None) -> None:
+    with pytest.raises(ValueError, match="number of images in each of the 2 training domains; pass domain_sizes"):
         ALGORITHMS["gut"](plain_network(), num_domains=2, domain_sizes=sizes)
 
 
 @pytest.mark.parametrize("counts", [(), (4,), (4, 4, 4)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_wrong_number_of_batches_is_said_clearly(name: str, counts: tuple[int, ...]) -> None:
+def test_error_for_a_wrong_number_of_batches(name: str, counts: tuple[int, ...]) -> None:
     algorithm = fresh(name)
-    with pytest.raises(ValueError, match=rf"one \(x, y\) a domain: 2, not {len(counts)}"):
+    with pytest.raises(ValueError, match=rf"one \(x, y\) per domain: 2, got {len(counts)}"):
         algorithm.update(random_batches(*counts))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_empty_batch_is_said_clearly(name: str) -> None:
+def test_error_for_an_empty_batch(name: str) -> None:
     algorithm = fresh(name)
     with pytest.raises(ValueError, match="at least one sample"):
         algorithm.update(random_batches(0, 0))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_unknown_hyperparameter_gets_the_nearest_spelling(name: str) -> None:
+def test_error_for_an_unknown_hyperparameter_suggests_the_nearest(name: str) -> None:
     with pytest.raises(DomainwiseError, match="unknown hyperparameter 'weight_deacy'; did you mean 'weight_decay'"):
         fresh(name, weight_deacy=0.1)
 
 
 @pytest.mark.parametrize("wrong", ["fast", None, True, [1e-3]])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_hyperparameter_of_the_wrong_type_is_named(name: str, wrong: object) -> None:
-    with pytest.raises(DomainwiseError, match="hyperparameter lr must be a number, not"):
+def test_error_for_a_wrong_type_names_the_hyperparameter(name: str, wrong: object) -> None:
+    with pytest.raises(DomainwiseError, match="hyperparameter lr must be a number, got"):
         fresh(name, lr=wrong)
 
 
 @pytest.mark.parametrize(
-    ("name", "hparam", "value"), [(name, key, value) for name, given in WRONG.items() for key, value in given.items()]
+    ("name", "hparam", "value"),
+    [(name, key, value) for name, hparams in WRONG.items() for key, value in hparams.items()],
 )
-def test_a_number_out_of_range_is_named(name: str, hparam: str, value: float) -> None:
+def test_error_for_a_value_out_of_range_names_the_hyperparameter(name: str, hparam: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{hparam} must be"):
         fresh(name, **{hparam: value})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_searched_number_lies_within_its_bounds(name: str) -> None:
-    """A search must never draw what the method refuses."""
+def test_every_search_range_lies_within_the_bounds(name: str) -> None:
+    """A search must never draw a value that the method rejects."""
     hparams = ALGORITHMS[name].Hparams
-    searched = {key: field.metadata["search"] for key, field in hparams.names().items() if "search" in field.metadata}
-    assert {"lr", "weight_decay"} <= set(searched)
+    fields = hparams.fields().items()
+    ranges = {key: field.metadata["search"] for key, field in fields if field.metadata["search"] is not None}
+    assert {"lr", "weight_decay"} <= set(ranges)
     for seed in range(200):
         random = np.random.RandomState(seed)
-        hparams.of(**{key: distribution.draw(random) for key, distribution in searched.items()})
+        hparams.build(**{key: distribution.draw(random) for key, distribution in ranges.items()})

@@ -1,4 +1,4 @@
-"""Same seed, same result; saved, loaded and gone on with, nothing changes; prediction disturbs nothing."""
+"""Same seed, same result; resuming from a saved state changes nothing; prediction has no side effects."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from domainwise.algorithms import ALGORITHMS
 
-# Settings that bring a method's own state into play within a few updates.
+# Settings that exercise a method's own state within a few updates.
 EVENTFUL = {
     "irm": {"anneal_steps": 3},
     "vrex": {"anneal_steps": 3},
@@ -24,7 +24,7 @@ CASES = [*((name, EVENTFUL.get(name, {})) for name in ALGORITHMS), ("mat", {"wei
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_predict_gives_logits_without_gradients(name: str) -> None:
+def test_predict_returns_logits_without_gradients(name: str) -> None:
     algorithm = fresh(name)
     x = random_batches(7)[0][0]
     logits = algorithm.predict(x)
@@ -36,7 +36,7 @@ def test_predict_gives_logits_without_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_predict_is_in_eval_mode_and_draws_nothing(name: str, is_training: bool) -> None:
+def test_predict_uses_eval_mode_and_has_no_side_effects(name: str, is_training: bool) -> None:
     algorithm = fresh(name, random_network)
     algorithm.update(random_batches(6, 6))
     algorithm.train(is_training)
@@ -67,7 +67,7 @@ def test_a_frozen_layer_keeps_its_mode(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "hparams"), CASES)
-def test_the_same_seed_gives_the_same_result_to_the_bit(name: str, hparams: dict[str, object]) -> None:
+def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, object]) -> None:
     states = []
     for _ in range(2):
         algorithm = fresh(name, random_network, seed=5, **hparams)
@@ -88,16 +88,16 @@ def test_random_draws_come_from_the_given_generator(name: str) -> None:
         results.append([algorithm.update(random_batches(5, 4, seed=step))["loss"] for step in range(6)])
         torch_states.append(torch.get_rng_state())
     assert results[0] == results[1]
-    if name not in ("uat", "mat", "ldat"):  # those drew when they were built
+    if name not in ("uat", "mat", "ldat"):  # these draw when they are built
         assert results[0] != results[2]
-    # The network of this test draws nothing, so torch's own generator stays where it was.
+    # This network draws nothing, so torch's global generator must not have moved.
     torch.manual_seed(1)
     assert all(torch.equal(state, torch.get_rng_state()) for state in torch_states)
 
 
 @pytest.mark.parametrize("saved_after", [1, 2, 3, 4])
 @pytest.mark.parametrize(("name", "hparams"), CASES)
-def test_saved_loaded_and_gone_on_with_nothing_changes(name: str, hparams: dict[str, object], saved_after: int) -> None:
+def test_resuming_from_a_saved_state_changes_nothing(name: str, hparams: dict[str, object], saved_after: int) -> None:
     algorithm = fresh(name, random_network, **hparams)
     for step in range(saved_after):
         algorithm.update(random_batches(5, 4, seed=step))
@@ -117,7 +117,7 @@ def test_saved_loaded_and_gone_on_with_nothing_changes(name: str, hparams: dict[
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_saved_state_holds_every_optimizer(name: str) -> None:
+def test_the_saved_state_contains_every_optimizer(name: str) -> None:
     algorithm = fresh(name)
     for step in range(3):
         algorithm.update(random_batches(5, 4, seed=step))
@@ -130,6 +130,6 @@ def test_the_saved_state_holds_every_optimizer(name: str) -> None:
         assert saved
         assert_same_state(loaded, saved)
         reached += len(saved)
-    # Between them they hold Adam's means for every parameter but the perturbation's, which ascend by themselves.
+    # Together they have Adam's moments for every parameter except the perturbation's, which Adam does not move.
     own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith("perturbation."))
     assert reached == own

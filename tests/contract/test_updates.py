@@ -1,4 +1,4 @@
-"""What an update of any method does, and what it leaves alone."""
+"""What an update of any method changes, and what it leaves unchanged."""
 
 import gc
 import math
@@ -23,15 +23,15 @@ from torch.nn import functional as F
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
-# One pass over all domains is not what these do: domain by domain, several fresh passes, or an attack first.
+# These need more than one pass over all domains: domain by domain, several passes, or an attack first.
 SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask"]
 
-# In one update of random images domains may agree on nothing, and ANDMask then rightly moves nothing.
+# On random images domains may agree on no gradient at all, and ANDMask then correctly does not move.
 AGREEABLE = {"andmask": {"agreement": 0.0}}
 
 
-def dimmed(x: Tensor) -> Tensor:
-    """A view for NCDG that leaves the colours alone, where they are what tells the classes apart."""
+def dim(x: Tensor) -> Tensor:
+    """A view for NCDG that keeps the colours, which determine the classes here."""
     return 0.9 * x
 
 
@@ -39,7 +39,7 @@ def dimmed(x: Tensor) -> Tensor:
     ("name", "num_domains"),
     [(name, count) for name in ALGORITHMS for count in (1, 2, 4) if count > 1 or name not in NEEDS_TWO],
 )
-def test_an_update_is_finite_moves_the_network_and_returns_plain_floats(name: str, num_domains: int) -> None:
+def test_an_update_moves_the_network_and_returns_finite_floats(name: str, num_domains: int) -> None:
     algorithm = fresh(name, num_domains=num_domains, **AGREEABLE.get(name, {}))
     before = [parameter.detach().clone() for parameter in algorithm.network.parameters()]
     returned = algorithm.update(random_batches(*[6] * num_domains))
@@ -55,7 +55,7 @@ def test_an_update_is_finite_moves_the_network_and_returns_plain_floats(name: st
 
 @pytest.mark.parametrize("counts", [(5, 2), (2, 5), (1, 8), (1, 1), (0, 6), (6, 0)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_domains_may_differ_in_size_and_one_may_be_absent(name: str, counts: tuple[int, int]) -> None:
+def test_domains_may_differ_in_size_or_be_absent(name: str, counts: tuple[int, int]) -> None:
     algorithm = fresh(name)
     for step in range(3):
         returned = algorithm.update(random_batches(*counts, seed=step))
@@ -64,10 +64,10 @@ def test_domains_may_differ_in_size_and_one_may_be_absent(name: str, counts: tup
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_loss_falls_on_an_easy_problem(name: str) -> None:
-    # RSC's loss is that of the features it left, so with a third of sixteen muted it cannot fall far.
+def test_the_loss_decreases_on_an_easy_problem(name: str) -> None:
+    # RSC's loss is that of the remaining features, so with a third of sixteen muted it cannot fall far.
     hparams = {"feature_drop": 0.1, "sample_drop": 0.1} if name == "rsc" else {}
-    algorithm = fresh(name, augment=dimmed, **hparams)
+    algorithm = fresh(name, augment=dim, **hparams)
     losses = [algorithm.update(separable_batches(step, 16, 12))["loss"] for step in range(80)]
     assert sum(losses[-5:]) / 5 < 0.3 * sum(losses[:5]) / 5
     x, y = separable_batches(1000, 200)[0]
@@ -88,7 +88,7 @@ def test_any_method_trains_any_network(name: str, network: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_network_in_double_precision_is_trained_too(name: str) -> None:
+def test_networks_in_double_precision(name: str) -> None:
     algorithm = fresh(name, lambda: plain_network().double())
     batches = [(x.double(), y) for x, y in random_batches(5, 4)]
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_network_in_double_precision_is_trained_too(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_channels_last_changes_nothing_but_rounding(name: str) -> None:
+def test_channels_last_changes_only_rounding(name: str) -> None:
     losses = []
     for layout in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
@@ -105,7 +105,7 @@ def test_channels_last_changes_nothing_but_rounding(name: str) -> None:
         algorithm = build(name, network, lr=1e-3)
         batches = [(x.double().contiguous(memory_format=layout), y) for x, y in random_batches(6, 4)]
         losses.append([algorithm.update(batches)["loss"] for _ in range(4)])
-    # LDAT and the like normalize gradients that are nearly zero, so even rounding is felt a little.
+    # LDAT and others normalize gradients that are nearly zero, which amplifies rounding.
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -126,7 +126,7 @@ def test_frozen_parameters_do_not_move(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_classifier_on_frozen_features_is_trained(name: str) -> None:
+def test_the_classifier_is_trained_on_frozen_features(name: str) -> None:
     def frozen_features() -> Network:
         network = plain_network()
         network.featurizer.requires_grad_(False)
@@ -142,17 +142,17 @@ def test_a_classifier_on_frozen_features_is_trained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in SEVERAL_PASSES])
-def test_one_pass_serves_all_domains(name: str) -> None:
+def test_one_forward_pass_for_all_domains(name: str) -> None:
     algorithm = fresh(name, num_domains=3)
     calls: list[int] = []
     algorithm.network.featurizer.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
     algorithm.update(random_batches(5, 4, 3))
-    # Mixup cuts a pair to its smaller domain; NCDG sees two views.
+    # Mixup truncates a pair to its smaller domain; NCDG uses two views.
     assert calls == {"mixup": [4 + 3 + 3], "ncdg": [2 * 12]}.get(name, [12])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_step_is_taken_in_the_one_place_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_optimizer_step_goes_through_step_(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[object] = []
     stepped: list[object] = []
     step, adam_step = Algorithm.step_, torch.optim.Adam.step
@@ -166,7 +166,7 @@ def test_every_step_is_taken_in_the_one_place_for_it(name: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_update_leaves_the_batch_as_it_was(name: str) -> None:
+def test_an_update_does_not_change_the_batch(name: str) -> None:
     algorithm = fresh(name)
     batches, expected = random_batches(5, 4), random_batches(5, 4)
     algorithm.update(batches)
@@ -176,24 +176,24 @@ def test_an_update_leaves_the_batch_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_memory_does_not_grow(name: str) -> None:
-    # Rounds of GUT are done before the count begins; IRM's and VREx's optimizer is rebuilt within it.
+    # GUT's rounds end before the measurement; IRM's and VREx's optimizers are reset within it.
     hparams = {"gut": {"round_every": 2, "pool": 8}, "irm": {"anneal_steps": 50}, "vrex": {"anneal_steps": 50}}
     algorithm = fresh(name, wide_network, lr=1e-4, **hparams.get(name, {}))
     batches = random_batches(32, 32)
 
-    def held() -> tuple[int, int]:
+    def measure_memory() -> tuple[int, int]:
         gc.collect()
         tensors = sum(1 for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter))
         return tensors, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     for _ in range(30):
         algorithm.update(batches)
-    tensors, peak = held()
+    tensors, peak = measure_memory()
     for _ in range(200):
         algorithm.update(batches)
-    assert held()[0] <= tensors
-    # One update's activations are 0.5 MB: a graph kept by each of them would be 100 MB.
-    assert held()[1] - peak < 20e6
+    assert measure_memory()[0] <= tensors
+    # The activations of one update are 0.5 MB, so leaking every graph would add 100 MB.
+    assert measure_memory()[1] - peak < 20e6
 
 
 def wide_network() -> Network:
@@ -202,9 +202,9 @@ def wide_network() -> Network:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_labels_decide_what_is_learned(name: str) -> None:
-    """An update that ignored its labels would pass most other promises."""
-    algorithm = fresh(name, augment=dimmed)
+def test_the_labels_determine_what_is_learned(name: str) -> None:
+    """An update that ignored the labels would pass most other tests."""
+    algorithm = fresh(name, augment=dim)
     for step in range(80):
         algorithm.update([(x, (y + 1) % 3) for x, y in separable_batches(step, 16, 12)])
     x, y = separable_batches(1000, 200)[0]

@@ -1,4 +1,4 @@
-"""Every method has its card, its pinned value and its line in the tables, and they say what the code says."""
+"""Every method has a card, a pinned value and a row in the tables, and all of them match the code."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.algorithms import hparams_table, overview
+from domainwise.cli.algorithms import format_hparams, format_overview
 
 ROOT = Path(__file__).parents[2]
 CARDS = ROOT / "docs" / "methods"
@@ -22,30 +22,30 @@ def test_the_card_is_complete(name: str) -> None:
     )
     details = card.split("## Implementation details")[1].split("\n## ")[0]
     assert re.findall(r"^(\d+)\. ", details, re.MULTILINE)[:2] == ["1", "2"]
-    # Whoever the overview names is among the authors.
+    # The overview and the card cite the same author.
     assert ALGORITHMS[name].source.split(" et al.")[0].split()[0] in card.split("## Source")[1]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_cards_hyperparameters_are_those_of_the_class(name: str) -> None:
+def test_the_hyperparameters_on_the_card_match_the_class(name: str) -> None:
     card = (CARDS / f"{name}.md").read_text()
-    assert f"## Hyperparameters\n\n{hparams_table(ALGORITHMS[name])}\n\n" in card, (
-        f"put what `domainwise algorithms {name} --markdown` prints into docs/methods/{name}.md"
+    assert f"## Hyperparameters\n\n{format_hparams(name)}\n\n" in card, (
+        f"paste the output of `domainwise algorithms {name} --markdown` into docs/methods/{name}.md"
     )
 
 
-def test_there_are_no_cards_without_a_method() -> None:
+def test_no_card_without_a_method() -> None:
     assert {card.stem for card in CARDS.iterdir()} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("page", "cards"), [("README.md", "docs/methods/"), ("docs/methods.md", "methods/")])
-def test_the_overview_is_made_from_the_classes(page: str, cards: str) -> None:
-    assert f"\n{overview(cards)}\n" in (ROOT / page).read_text(), (
-        f"put what `domainwise algorithms --markdown` prints into {page}"
+def test_the_overview_matches_the_classes(page: str, cards: str) -> None:
+    assert f"\n{format_overview(cards)}\n" in (ROOT / page).read_text(), (
+        f"paste the output of `domainwise algorithms --markdown` into {page}"
     )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_there_is_a_pinned_value(name: str) -> None:
+def test_every_method_has_a_pinned_value(name: str) -> None:
     pinned = (ROOT / "tests" / "values" / f"test_{name}.py").read_text()
     assert f"import {ALGORITHMS[name].__name__}" in pinned

@@ -30,7 +30,7 @@ def fresh(agreement: float) -> ANDMask:
 
 
 def agreed(gradients: list[np.ndarray], agreement: float) -> np.ndarray:
-    """What the domains' gradients of one parameter tensor become."""
+    """Combine the domains' gradients of one parameter tensor."""
     kept = np.zeros_like(gradients[0])
     for place in np.ndindex(kept.shape):
         signs = [np.sign(gradient[place]) for gradient in gradients]
@@ -56,7 +56,7 @@ def test_updates_follow_the_textbook(agreement: float) -> None:
         assert returned == {"loss": pytest.approx(sum(loss.item() for loss in losses) / 3, rel=1e-10)}
         for ours, expected in zip(algorithm.network.parameters(), network.parameters(), strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
-            # Tight enough to see the 1e-10 beside the share.
+            # Tight enough to detect the 1e-10 added to the share.
             torch.testing.assert_close(ours.grad, expected.grad, rtol=1e-12, atol=1e-15)
 
 

@@ -1,4 +1,4 @@
-"""AT: a perturbation a sample, made anew each update; every variant against a plain loop over domains and samples."""
+"""AT: one perturbation per sample in every update; all variants against a plain loop over domains and samples."""
 
 import copy
 
@@ -30,20 +30,20 @@ def fresh(**given) -> AT:
 
 
 def in_ball(count: int, draws: torch.Generator) -> Tensor:
-    """Uniform in the ball: a Gaussian's direction, at a radius whose power of the dimension is uniform."""
+    """Uniform in the ball: a Gaussian direction times a radius whose n-th power is uniform, in n dimensions."""
     gaussian = torch.randn(count, 3, 4, 4, generator=draws)
     volume = torch.rand(count, 1, 1, 1, generator=draws)
     return torch.stack([volume[i] ** (1 / 48) * EPSILON * gaussian[i] / gaussian[i].norm() for i in range(count)])
 
 
 def attack_a_sample(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int, raw: bool) -> Tensor:
-    """Projected ascent in pixels, on each image of one domain by itself."""
+    """Projected ascent in pixels, for each image of one domain separately."""
     adversarial = []
     for i in range(len(x)):
         image = (x[i] + delta[i]).clamp(0, 1)
         for _ in range(steps):
             point = image.clone().requires_grad_()
-            # The domain's mean: a sample has its share of it.
+            # The inner loss is the domain's mean, of which a sample is one share.
             loss = F.cross_entropy(network(point[None]), y[i : i + 1]) / len(x)
             gradient = torch.autograd.grad(loss, point)[0]
             offset = image - x[i] + STEP_SIZE * (gradient if raw else gradient / gradient.norm())
@@ -54,7 +54,7 @@ def attack_a_sample(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int,
 
 
 def attack_a_domain(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int) -> Tensor:
-    """The released attack: in normalized space, the domain's whole batch as one vector."""
+    """The released attack: in normalized space, with all images of a domain as one vector."""
     z = (x - MEAN) / STD
     low, high = -MEAN / STD, (1 - MEAN) / STD
     for _ in range(steps):
@@ -67,7 +67,7 @@ def attack_a_domain(network, x: Tensor, y: Tensor, delta: Tensor, *, steps: int)
 
 
 def train_on(network, optimizer, adversarial, batches, *, by_domain: bool, clean_weight: float) -> Tensor:
-    """One step on the domains given; the loss of each sample."""
+    """Take one step on the given domains and return the loss of each sample."""
     each = []
     for x_adv, (x, y) in zip(adversarial, batches, strict=True):
         on_adversarial = F.cross_entropy(network(x_adv), y, reduction="none")
@@ -158,7 +158,7 @@ def test_one_signed_step_in_linf_is_fgsm() -> None:
     assert_same_model(algorithm, network, optimizer)
 
 
-def test_trained_on_images_stay_in_their_balls_and_bounds() -> None:
+def test_perturbed_images_stay_in_their_balls_and_bounds() -> None:
     algorithm = fresh(steps=5)
     seen: list[Tensor] = []
     algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))

@@ -16,7 +16,7 @@ PENALTY_WEIGHT, LR, WEIGHT_DECAY = 2.5, 0.01, 0.1
 
 
 def feature_network() -> Network:
-    """Weights large enough for covariances that matter."""
+    """Weights large enough for the covariances to matter."""
     torch.manual_seed(0)
     featurizer = nn.Sequential(nn.Flatten(), nn.Linear(48, 4), nn.Tanh())
     featurizer[1].weight.data *= 4
@@ -33,13 +33,13 @@ def covariance(features: Tensor) -> Tensor:
 
 
 def mean_squared_difference(quantities: list[Tensor]) -> Tensor | float:
-    """The mean over pairs; nothing to compare, no distance."""
+    """Return the mean over pairs, or zero without pairs."""
     distances = [((one - other) ** 2).mean() for one, other in combinations(quantities, 2)]
     return sum(distances) / len(distances) if distances else 0.0
 
 
 def textbook(network: Network, batches) -> tuple[Tensor, Tensor]:
-    """Loss and penalty of the domains that are there; covariances of those that have one."""
+    """Return loss and penalty of the nonempty domains; covariances only of domains that have one."""
     features = [network.featurizer(x) for x, y in batches if len(y)]
     labels = [y for _, y in batches if len(y)]
     losses = [F.cross_entropy(network.classifier(z), y) for z, y in zip(features, labels, strict=True)]
@@ -54,7 +54,7 @@ def textbook(network: Network, batches) -> tuple[Tensor, Tensor]:
         (5, 2),
         (5, 2, 3),
         (2, 5, 3, 4),
-        (5, 1, 3),  # one without a covariance: three pairs of means, one of covariances
+        (5, 1, 3),  # one domain without covariance: three pairs of means, one of covariances
         (5, 1),
         (5, 0, 3),
     ],

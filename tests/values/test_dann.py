@@ -1,4 +1,4 @@
-"""DANN: turns of a domain discriminator and of a network that misleads it, against gradients taken sample by sample."""
+"""DANN: alternating updates of discriminator and network, against gradients computed sample by sample."""
 
 import copy
 
@@ -43,7 +43,7 @@ def domain_scores(discriminator: nn.Module, feature: Tensor) -> Tensor:
 
 
 def textbook_losses(network, discriminator, batches, gradient_penalty: float) -> tuple[Tensor, Tensor]:
-    """The classes' cross-entropy, and the discriminator's loss with its penalty: means over all seven samples."""
+    """Return the cross-entropy and the penalized discriminator loss, both means over all seven samples."""
     losses, discriminator_losses = [], []
     for domain, (xs, ys) in enumerate(batches):
         for x, y in zip(xs, ys, strict=True):
@@ -96,7 +96,7 @@ def test_turns_follow_the_textbook(discriminator_steps, turns, discriminator_lr,
             assert torch.equal(parameter, before[name]) == name.startswith(still), name
 
 
-def test_discriminator_has_depth_linear_layers_and_drops_out_before_each_relu() -> None:
+def test_discriminator_layers() -> None:
     layers = list(fresh(depth=4, discriminator_dropout=0.1).discriminator)
     linear, inside = nn.Linear, [nn.Dropout, nn.ReLU, nn.Linear]
     assert [type(layer) for layer in layers] == [linear, *inside, *inside, *inside]

@@ -1,4 +1,4 @@
-"""ERM: one pooled mean cross-entropy, one Adam step; all of it recomputed by hand in numpy."""
+"""ERM: one Adam step on the pooled mean cross-entropy, recomputed with numpy."""
 
 import copy
 
@@ -51,7 +51,7 @@ def test_updates_equal_adam_on_the_pooled_mean_by_hand() -> None:
         np.testing.assert_allclose(network[1].bias.detach().numpy(), theta[:, 48], rtol=1e-9)
 
 
-def test_samples_count_alike_whatever_the_size_of_their_domain() -> None:
+def test_all_samples_have_equal_weight() -> None:
     network = linear_network()
     expected = copy.deepcopy(network)
     batches = two_domains()

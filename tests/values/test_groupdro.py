@@ -19,14 +19,14 @@ def fresh(network: nn.Module) -> GroupDRO:
 
 
 def textbook_update(network: nn.Module, optimizer: torch.optim.Adam, q: list[float], batches) -> float:
-    """One update of `q` and `network`, in place; the loss trained on."""
+    """Update `q` and `network` in place and return the training loss."""
     losses = {e: F.cross_entropy(network(x), y) for e, (x, y) in enumerate(batches) if len(y)}
     for e, loss in losses.items():
         q[e] *= math.exp(GROUP_STEP_SIZE * loss.item())
     total = sum(q)
     for e in range(len(q)):
         q[e] /= total
-    # All domains there: the divisor is 1, the paper's sum.
+    # If all domains have samples, the divisor is 1, as in the paper.
     weighted = sum(q[e] * loss for e, loss in losses.items()) / sum(q[e] for e in losses)
     optimizer.zero_grad()
     weighted.backward()

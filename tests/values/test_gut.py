@@ -17,7 +17,7 @@ POOL, ASCENT_STEPS, ASCENT_STEP_SIZE, DISTANCE_WEIGHT = 10, 3, 0.8, 0.5
 
 
 def fresh() -> GUT:
-    """Dropout would put an image at a distance from itself, if the ascent did not switch it off."""
+    """With dropout, which the ascent must switch off: otherwise an image would have a distance to itself."""
     torch.manual_seed(0)
     featurizer = nn.Sequential(nn.Flatten(), nn.Linear(48, 6), nn.Tanh(), nn.Dropout(0.3))
     return GUT(
@@ -37,7 +37,7 @@ def fresh() -> GUT:
 
 
 def adversarial_copy(network: Network, start: Tensor, label: int) -> Tensor:
-    """One image's, rounded to bytes."""
+    """Return the copy of one image, rounded to bytes."""
     linear = network.featurizer[1]
     anchor = (linear.weight @ start.flatten() + linear.bias).tanh().detach()
     x = start.clone()
@@ -59,9 +59,9 @@ def test_updates_follow_the_textbook() -> None:
     draws = torch.Generator().manual_seed(SEED)
     pools: list[list[tuple[Tensor, int]]] = [[], []]
     wanted, replaced = 0, 0
-    # Seven samples an update: a round of ten takes two, and after the second round no more come.
+    # Seven samples per update: a round of ten takes two updates, and there is no third round.
     for t, size in enumerate([0, 7, 10, 17, 20, 20, 20], start=1):
-        torch.manual_seed(t)  # of the dropout
+        torch.manual_seed(t)  # for dropout
         returned = algorithm.update(two_domains(t))
 
         samples = [(x, y, e) for e, batch in enumerate(two_domains(t)) for x, y in zip(*batch, strict=True)]
@@ -99,17 +99,17 @@ def test_updates_follow_the_textbook() -> None:
     assert all(module.training for module in algorithm.network.modules())
 
 
-def test_images_are_replaced_as_often_as_the_pool_is_large() -> None:
-    """10 beside 30 images are a fourth of their domain, 15 beside 5 are three fourths; each copy comes as often."""
+def test_the_replacement_rate_matches_the_pool_size() -> None:
+    """10 copies and 30 images: a quarter is replaced; 15 and 5: three quarters; all copies equally often."""
     pool = Pool([30, 5])
-    # Added out of order, each with a gray of its own that is also its label.
+    # Added out of order; each has its own gray value, which is also its label.
     domain = torch.tensor([1, 0] * 10 + [1] * 5)
     number = torch.arange(25)
     pool.add((number / 255).reshape(25, 1, 1, 1), number, domain)
     draws = 20_000
     of_draw = torch.tensor([0, 1]).repeat(draws)
     x, y = torch.full((2 * draws, 1, 1, 1), 0.5), torch.full((2 * draws,), -1)
-    mixed, labels = pool.mixed_into(x, y, of_draw, torch.Generator().manual_seed(0))
+    mixed, labels = pool.replace_images(x, y, of_draw, torch.Generator().manual_seed(0))
     for e, share, size in ((0, 10 / 40, 10), (1, 15 / 20, 15)):
         drawn = labels[of_draw == e]
         counts = drawn[drawn >= 0].bincount(minlength=25)
@@ -122,7 +122,7 @@ def test_images_are_replaced_as_often_as_the_pool_is_large() -> None:
     assert (y == -1).all()
 
 
-def test_goes_on_the_same_from_a_state_saved_within_a_round() -> None:
+def test_resume_from_a_state_saved_within_a_round() -> None:
     uninterrupted, resumed = fresh(), fresh()
     for t in (1, 2):
         uninterrupted.update(two_domains(t))

@@ -1,4 +1,4 @@
-"""IRM: the penalty by autograd through a scale of the logits, its schedule by an explicit count of updates."""
+"""IRM: the penalty by autograd through a factor on the logits, the schedule by counting updates."""
 
 import copy
 
@@ -14,7 +14,7 @@ PENALTY_WEIGHT, LR, WEIGHT_DECAY, UPDATES = 30.0, 0.01, 0.1, 5
 
 
 def three_domains(seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Five images, two, and one: a domain without a second half."""
+    """Domains of five, two and one images; the last has no second half."""
     x, y = two_domains(seed + 100)[0]
     return [*two_domains(seed), (x[:1], y[:1])]
 
@@ -25,7 +25,7 @@ def slope(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def textbook(network: nn.Module, anneal_steps: int, *, rebuilds: bool) -> list[dict[str, float]]:
-    """All updates of `network`, in place; what each measured."""
+    """Update `network` in place and return what each update measured."""
     measured = []
     optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
     for done in range(UPDATES):
@@ -66,15 +66,15 @@ def test_updates_follow_the_textbook(anneal_steps: int) -> None:
     torch.testing.assert_close(list(network.parameters()), list(expected.parameters()), rtol=1e-8, atol=1e-11)
 
 
-def test_an_optimizer_that_is_kept_would_end_elsewhere() -> None:
+def test_without_the_optimizer_reset_the_result_differs() -> None:
     network, kept = linear_network(), linear_network()
     updated(network, anneal_steps=2)
     textbook(kept, anneal_steps=2, rebuilds=False)
-    # Not much less than a step: the comparison above tells the two apart.
+    # The difference is almost a full step, so the comparison above would detect it.
     assert (network[1].weight - kept[1].weight).abs().max() > LR / 10
 
 
-def test_a_domain_of_one_sample_has_no_penalty_but_counts_in_its_mean() -> None:
+def test_a_domain_with_one_sample_has_penalty_zero() -> None:
     five, two, one = three_domains(seed=0)
     settings = {"penalty_weight": PENALTY_WEIGHT, "lr": LR}
     without = IRM(linear_network(), num_domains=2, **settings).update([five, two])

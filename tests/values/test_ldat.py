@@ -1,4 +1,4 @@
-"""LDAT: a low-rank product a domain (Algorithm 2), against a plain loop over domains and channels."""
+"""LDAT: one low-rank product per domain (Algorithm 2), against a plain loop over domains and channels."""
 
 import copy
 
@@ -15,7 +15,7 @@ RELEASED_GAMMA = 0.1
 
 
 def scaled_product(left: Tensor, right: Tensor, epsilon: float) -> Tensor:
-    """A B in every channel, scaled into the ball by one norm over all channels."""
+    """Return A B in each channel, scaled into the ball by one norm over all channels."""
     delta = torch.stack([left[channel] @ right[channel] for channel in range(3)])
     norm = delta.square().sum().sqrt()
     return delta * (epsilon / norm) if norm > epsilon else delta
@@ -39,7 +39,7 @@ def stepped(factors, gradients: tuple[Tensor, ...], variant: str) -> tuple[Tenso
 
 
 def textbook_update(network, optimizer, factors, batches, *, variant, schedule, clean_weight, epsilon, cap) -> float:
-    """One update of `factors` (a list over domains) and `network`, in place; the loss of the mean sample."""
+    """Update `factors` (one entry per domain) and `network` in place and return the mean loss over samples."""
     losses = []
     for group in ([0], [1]) if variant == "paper" else ([0, 1],):
         gradients = {e: inner_gradients(network, *batches[e], factors[e], epsilon, cap) for e in group}
@@ -63,13 +63,13 @@ def textbook_update(network, optimizer, factors, batches, *, variant, schedule, 
     return torch.cat(losses).mean().item()
 
 
-# With radius 50 the product is inside the ball and unscaled; with .5 it is outside and scaled down.
+# With radius 50 the product is inside the ball and not scaled; with .5 it is outside and scaled down.
 @pytest.mark.parametrize("epsilon", [0.5, 50.0])
 @pytest.mark.parametrize("clean_weight", [0.0, 1.0])
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("variant", ["standard", "paper", "released"])
 def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: float, epsilon: float) -> None:
-    # In one pass there is no inner loss of its own that could be capped.
+    # Simultaneous training has no separate inner loss that could be capped.
     given = {"loss_cap": None} if schedule == "simultaneous" else {}
     algorithm = LDAT(
         linear_network(),
@@ -116,7 +116,7 @@ def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: 
             assert moments["step"] == expected_moments["step"]
 
 
-def test_every_channel_keeps_its_low_rank() -> None:
+def test_the_rank_of_every_channel_stays_low() -> None:
     algorithm = LDAT(linear_network(), num_domains=2, input_shape=(3, 4, 4), rank=RANK, epsilon=0.5, lr=LR)
     for seed in range(3):
         algorithm.update(two_domains(seed))

@@ -1,4 +1,4 @@
-"""MAT: a convex mix of k perturbations a domain (Algorithm 1), against a plain loop over domains and perturbations."""
+"""MAT: a mix of k perturbations per domain (Algorithm 1), against a plain loop over domains and perturbations."""
 
 import copy
 
@@ -14,7 +14,7 @@ COUNT, EPSILON, STEP_SIZE, WEIGHT_STEP_SIZE, LR, WEIGHT_DECAY = 3, 0.5, 0.3, 0.7
 
 
 def perturbed(x: Tensor, deltas: Tensor, logits: Tensor) -> Tensor:
-    """`logits` hold one row for the whole batch, or one a sample."""
+    """`logits` has one row for the whole batch, or one per sample."""
     offsets = []
     for row in logits.expand(len(x), COUNT):
         alpha = row.exp() / row.exp().sum()
@@ -42,7 +42,7 @@ def stepped(deltas: Tensor, logits: Tensor, gradients: tuple[Tensor, ...], varia
 
 
 def textbook_update(network, optimizer, deltas, logits, batches, *, variant, schedule, clean_weight, cap) -> float:
-    """One update of `deltas`, `logits` (both a list over domains) and `network`, in place; the mean sample's loss."""
+    """Update `deltas`, `logits` (one entry per domain) and `network` in place; return the mean loss over samples."""
     losses = []
     for group in ([0], [1]) if variant == "paper" else ([0, 1],):
         gradients = {e: inner_gradients(network, *batches[e], deltas[e], logits[e], cap) for e in group}
@@ -93,8 +93,8 @@ def assert_same_model(algorithm: MAT, network: nn.Module, optimizer: torch.optim
 @pytest.mark.parametrize("clean_weight", [0.0, 1.0])
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("variant", ["standard", "paper", "released"])
-def test_updates_with_weights_a_domain_follow_the_textbook(variant: str, schedule: str, clean_weight: float) -> None:
-    # In one pass there is no inner loss of its own that could be capped.
+def test_updates_with_weights_per_domain_follow_the_textbook(variant: str, schedule: str, clean_weight: float) -> None:
+    # Simultaneous training has no separate inner loss that could be capped.
     given = {"loss_cap": None} if schedule == "simultaneous" else {}
     algorithm = fresh(variant=variant, weights="domain", schedule=schedule, clean_weight=clean_weight, **given)
     network = copy.deepcopy(algorithm.network)
@@ -124,7 +124,7 @@ def test_updates_with_weights_a_domain_follow_the_textbook(variant: str, schedul
 
 @pytest.mark.parametrize("clean_weight", [0.0, 1.0])
 @pytest.mark.parametrize("variant", ["standard", "paper", "released"])
-def test_updates_with_weights_a_sample_follow_the_textbook(variant: str, clean_weight: float) -> None:
+def test_updates_with_weights_per_sample_follow_the_textbook(variant: str, clean_weight: float) -> None:
     algorithm = fresh(variant=variant, weights="sample", clean_weight=clean_weight)
     network = copy.deepcopy(algorithm.network)
     optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
@@ -133,7 +133,7 @@ def test_updates_with_weights_a_sample_follow_the_textbook(variant: str, clean_w
     draws.set_state(algorithm.generator.get_state())
     for seed in range(3):
         returned = algorithm.update(two_domains(seed))
-        # A row of logits a sample, in the order of the samples.
+        # One row of logits per sample, in the order of the samples.
         if variant == "paper":
             logits = [torch.randn(count, COUNT, generator=draws) for count in (5, 2)]
         else:

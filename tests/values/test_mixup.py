@@ -1,4 +1,4 @@
-"""Mixup: the documented draws repeated, pairing, mixing and loss written out pair by pair."""
+"""Mixup: the same draws, with pairing, mixing and loss written out pair by pair."""
 
 import copy
 
@@ -14,7 +14,7 @@ ALPHA, LR, WEIGHT_DECAY, SEED = 0.7, 0.01, 0.1, 3
 
 
 def draws(generator: torch.Generator, count: int) -> tuple[list[int], list[float]]:
-    """The order of the domains that are there, and a mixing weight for each place in it."""
+    """Return the order of the nonempty domains, and one mixing weight per position."""
     order = torch.randperm(count, generator=generator).tolist()
     seed = torch.randint(2**62, (), generator=generator).item()
     return order, np.random.default_rng(seed).beta(ALPHA, ALPHA, size=count).tolist()
@@ -65,12 +65,12 @@ def test_mixing_weights_follow_the_beta_distribution(alpha: float) -> None:
     network = linear_network()
     seen: list[Tensor] = []
     network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
-    # Domain e has one image with pixel e lit: of a mix of two, the pixels show both weights.
+    # In domain e only pixel e is lit, so the pixels of a mixed image are the two weights.
     batches = [(image.reshape(1, 3, 4, 4), torch.tensor([0])) for image in torch.eye(48)]
     algorithm = Mixup(network, num_domains=48, generator=torch.Generator().manual_seed(SEED), alpha=alpha)
     for _ in range(100):
         algorithm.update(batches)
-    # Which of a pair's pixels comes first has nothing to do with its weight.
+    # The order of a pair's pixels does not depend on its weight.
     weights = np.array([row[row > 0][0].item() for row in torch.cat(seen)])
     moments = {2: 1 / (4 * (2 * alpha + 1)), 4: 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3))}
     assert len(weights) == 4800

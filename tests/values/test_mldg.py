@@ -1,4 +1,4 @@
-"""MLDG: a virtual step by a real Adam on a real copy of the network, for each pair of domains."""
+"""MLDG: a virtual step by an actual Adam on a copy of the network, for each pair of domains."""
 
 import copy
 
@@ -23,7 +23,7 @@ def adam(network: nn.Module) -> torch.optim.Adam:
 
 
 def loss_and_gradient(network: nn.Module, x: Tensor, y: Tensor) -> tuple[float, list[Tensor]]:
-    """The gradient stays in the parameters' `grad` too, for a step."""
+    """Return the gradient, which also remains in `grad` for a step."""
     network.zero_grad()
     loss = F.cross_entropy(network(x), y)
     loss.backward()
@@ -31,7 +31,7 @@ def loss_and_gradient(network: nn.Module, x: Tensor, y: Tensor) -> tuple[float, 
 
 
 def textbook_update(network: nn.Module, optimizer: torch.optim.Adam, batches, order: list[int], held_back: int):
-    """One update of `network`, in place; the loss trained on."""
+    """Update `network` in place and return the training loss."""
     m = len(batches)
     meta_train, meta_test = order[: m - held_back], order[m - held_back :]
     loss, total = 0.0, [torch.zeros_like(parameter) for parameter in network.parameters()]
@@ -45,7 +45,7 @@ def textbook_update(network: nn.Module, optimizer: torch.optim.Adam, batches, or
         for index in range(len(total)):
             total[index] += train_gradient[index] / m + META_TEST_WEIGHT * test_gradient[index] / m
         with torch.no_grad():
-            network(batches[e][0])  # of all passes, only this one's statistics are to stay
+            network(batches[e][0])  # only the statistics of this pass are kept
     for parameter, gradient in zip(network.parameters(), total, strict=True):
         parameter.grad = gradient
     optimizer.step()
@@ -59,8 +59,8 @@ def textbook_update(network: nn.Module, optimizer: torch.optim.Adam, batches, or
         ((5, 2, 3), 1, 1),
         ((5, 2, 3), 2, 2),
         ((5, 2), 1, 1),
-        ((5, 2), 2, 1),  # one must be left to train on
-        ((5, 2, 3, 4, 2), 2, 2),  # three to train on share two
+        ((5, 2), 2, 1),  # one domain must remain for training
+        ((5, 2, 3, 4, 2), 2, 2),  # three meta-train domains share two meta-test domains
         ((5, 0, 3, 4), 2, 2),
         ((5, 0, 3), 2, 1),
     ],
@@ -85,5 +85,5 @@ def test_updates_follow_the_textbook(build, sizes: tuple[int, ...], meta_test_do
         order = torch.randperm(len(there), generator=generator).tolist()
         loss = textbook_update(expected, optimizer, there, order, held_back)
         assert returned == {"loss": pytest.approx(loss, rel=1e-9)}
-        # The state holds the parameters and, of a batch norm, means, variances and the number of passes.
+        # The state contains the parameters and batch norm's means, variances and number of passes.
         torch.testing.assert_close(network.state_dict(), expected.state_dict(), rtol=1e-8, atol=1e-11)

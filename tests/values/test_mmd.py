@@ -17,7 +17,7 @@ GAMMAS = (0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
 
 def near_domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Two images that nearly coincide across domains, and two in one domain that do: for the narrowest kernels."""
+    """Two nearly equal images in different domains, and two equal ones in one domain, for the narrowest kernels."""
     whole = domains((5,) * len(sizes), seed)
     last = whole[-1][0]
     last[0] = 0.99 * whole[0][0][0] + 0.01 * last[0]
@@ -41,7 +41,7 @@ def mean_kernel(one: Tensor, other: Tensor) -> Tensor:
 
 
 def textbook(network: Network, batches) -> tuple[Tensor, Tensor]:
-    """Loss and penalty of the domains that are there."""
+    """Return loss and penalty of the nonempty domains."""
     features = [network.featurizer(x) for x, y in batches if len(y)]
     labels = [y for _, y in batches if len(y)]
     losses = [F.cross_entropy(network.classifier(z), y) for z, y in zip(features, labels, strict=True)]
@@ -67,14 +67,14 @@ def test_updates_follow_the_textbook(sizes: tuple[int, ...]) -> None:
 
 
 def penalty_on_a_line(positions: Tensor) -> float:
-    """Of two and three samples whose one feature is their only pixel."""
+    """The penalty of two and three samples whose only feature is their only pixel."""
     network = Network(nn.Flatten(), nn.Linear(1, 2), input_shape=(1, 1, 1), num_features=1)
     x, y = positions.reshape(5, 1, 1, 1), torch.zeros(5, dtype=torch.long)
     return MMD(network, num_domains=2).update([(x[:2], y[:2]), (x[2:], y[2:])])["penalty"]
 
 
-def test_the_diagonal_counts() -> None:
-    # Far apart, every sample is alike only to itself: Kxx = 1/2, Kyy = 1/3 and Kxy = 0, for each of seven kernels.
+def test_the_diagonal_is_included() -> None:
+    # If all samples are far apart: Kxx = 1/2, Kyy = 1/3 and Kxy = 0, for each of the seven kernels.
     assert penalty_on_a_line(1000 * torch.arange(5.0)) == pytest.approx(7 * (1 / 2 + 1 / 3), rel=1e-12)
 
 

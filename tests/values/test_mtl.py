@@ -22,16 +22,16 @@ def fresh() -> MTL:
 
 
 def scores(classifier: nn.Linear, feature: Tensor, embedding: Tensor) -> Tensor:
-    """The classifier's first four columns are for the feature, the last four for the domain."""
+    """The classifier's first four columns are for the features, the last four for the embedding."""
     return classifier.weight[:, :4] @ feature + classifier.weight[:, 4:] @ embedding + classifier.bias
 
 
 def textbook_update(featurizer, classifier, optimizer, embeddings: list[Tensor], batches) -> Tensor:
-    """One update of the network and of `embeddings`, in place; every sample's cross-entropy."""
+    """Update the network and `embeddings` in place and return the cross-entropy of each sample."""
     losses = []
     for e, (x, y) in enumerate(batches):
         features = featurizer(x)
-        # Not detached: the network also learns through what it makes of the domain.
+        # Not detached: gradients also flow through the embedding.
         embedding = EMA * sum(features) / len(features) + (1 - EMA) * embeddings[e]
         logits = [scores(classifier, feature, embedding) for feature in features]
         losses.append(torch.stack([z.exp().sum().log() - z[label] for z, label in zip(logits, y, strict=True)]))
@@ -52,7 +52,7 @@ def test_updates_follow_the_textbook() -> None:
     for seed in range(4):
         returned = algorithm.update(two_domains(seed))
         losses = textbook_update(featurizer, classifier, optimizer, embeddings, two_domains(seed))
-        # A mean sample's, to be compared with other methods'; what is trained on is the sum over domains.
+        # The mean over samples, comparable with other methods; the training loss is the sum over domains.
         assert returned == {"loss": pytest.approx(losses.mean().item(), rel=1e-10)}
         torch.testing.assert_close(algorithm.embeddings, torch.stack(embeddings), **EXACT)
         for ours, expected in zip(algorithm.network.parameters(), parameters, strict=True):
@@ -60,7 +60,7 @@ def test_updates_follow_the_textbook() -> None:
 
 
 def test_network_descends_the_sum_over_domains() -> None:
-    """Adam hides the scale of a gradient, so the gradient itself is compared."""
+    """Adam hides the scale of the gradient, so the gradient itself is compared."""
     algorithm = fresh()
     featurizer, classifier = copy.deepcopy(algorithm.network.featurizer), copy.deepcopy(algorithm.network.classifier)
     total = 0

@@ -1,4 +1,4 @@
-"""NCDG: coverage and its gradients by the pixels, neuron by neuron, and the update that they make."""
+"""NCDG: coverage and its pixel gradients, neuron by neuron, and the resulting update."""
 
 import copy
 
@@ -37,7 +37,7 @@ def scores_and_coverage(network: Network, image: Tensor) -> tuple[Tensor, Tensor
 
 
 def textbook_terms(network: Network, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy and coverage, means over both views of all samples; the mean cosine."""
+    """Return cross-entropy and coverage, averaged over both views of all samples, and the mean cosine."""
     losses, coverages, cosines = [], [], []
     for image, view, label in zip(x, another_view(x), y, strict=True):
         gradients = []
@@ -84,9 +84,9 @@ def test_updates_follow_the_textbook(coverage_weight: float, similarity_weight: 
             torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_network_without_relu_is_refused() -> None:
+def test_error_for_a_network_without_relu() -> None:
     network = Network(nn.Sequential(nn.Flatten(), nn.Tanh()), nn.Linear(48, 3), input_shape=(3, 4, 4), num_features=48)
-    with pytest.raises(ValueError, match=r"network needs torch\.nn\.ReLU layers"):
+    with pytest.raises(ValueError, match=r"network has no torch\.nn\.ReLU layers"):
         NCDG(network, num_domains=2)
 
 
@@ -98,6 +98,6 @@ def test_relu6_counts_as_relu_does() -> None:
         network = Network(featurizer, nn.Linear(6, 3), input_shape=(3, 4, 4), num_features=6)
         algorithm = NCDG(network, num_domains=1, generator=torch.Generator().manual_seed(0))
         measured.append(algorithm.update([(torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0]))]))
-    # No activation of these reaches 6.
+    # None of these activations reaches 6.
     assert measured[0] == measured[1]
     assert measured[0]["coverage"] > 0

@@ -1,4 +1,4 @@
-"""RSC: muted features, chosen by gradients written out in numpy and by numpy's percentiles."""
+"""RSC: muted features, chosen by gradients and percentiles computed with numpy."""
 
 import copy
 
@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import RSC
-from domainwise.algorithms.rsc import percentile
+from domainwise.algorithms.rsc import compute_percentile
 from domainwise.networks import Network
 
 LR, WEIGHT_DECAY = 0.01, 0.1
 
 
 def fresh(**given) -> RSC:
-    """Seven features of seven samples; a classifier that bends, so that samples of a class differ in gradient."""
+    """Seven features of seven samples; a nonlinear classifier, so that samples of a class differ in gradient."""
     torch.manual_seed(0)
     featurizer = nn.Sequential(nn.Flatten(), nn.Linear(48, 7), nn.Tanh())
     classifier = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
@@ -67,7 +67,7 @@ def test_updates_follow_the_textbook(feature_drop: float, sample_drop: float) ->
 
 
 @pytest.mark.parametrize(("drop", "muted_in_each_muted_sample", "muted_samples"), [(0.5, 4, 4), (1.0, 7, 7)])
-def test_as_many_are_muted_as_asked_for(drop: float, muted_in_each_muted_sample: int, muted_samples: int) -> None:
+def test_the_requested_shares_are_muted(drop: float, muted_in_each_muted_sample: int, muted_samples: int) -> None:
     algorithm = fresh(feature_drop=drop, sample_drop=drop)
     seen = []
     algorithm.network.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
@@ -80,11 +80,11 @@ def test_as_many_are_muted_as_asked_for(drop: float, muted_in_each_muted_sample:
 @pytest.mark.parametrize("share", [0, 0.25, 1 - 0.4, 1 - 1 / 3, 1])
 @pytest.mark.parametrize("count", [1, 2, 31, 64, 1024])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_percentiles_are_numpys_in_either_precision(count: int, share: float, dtype: torch.dtype) -> None:
-    """Many of these ranks are whole: then the threshold is a value that is there, and that value is muted."""
+def test_percentiles_equal_numpys_in_both_precisions(count: int, share: float, dtype: torch.dtype) -> None:
+    """Many of these ranks are integers: the threshold is then one of the values, and that value is muted."""
     values = torch.randn(50, count, generator=torch.Generator().manual_seed(0), dtype=dtype)
     expected = np.percentile(values.numpy(), share * 100, axis=1, keepdims=True).astype(values.numpy().dtype)
-    ours = percentile(values, share)
+    ours = compute_percentile(values, share)
     torch.testing.assert_close(ours, torch.from_numpy(expected), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
     if dtype == torch.float32:
         assert torch.equal(values < ours, torch.from_numpy(values.numpy() < expected))

@@ -1,4 +1,4 @@
-"""SagNet: content, style and adversarial steps, each against feature vectors that are restyled sample by sample."""
+"""SagNet: content, style and adversarial steps, with feature vectors restyled sample by sample."""
 
 import copy
 
@@ -28,7 +28,7 @@ def fresh() -> SagNet:
 
 
 def parted(features: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Content, mean and unbiased variance of each vector."""
+    """Return content, mean and unbiased variance of each vector."""
     parts = []
     for vector in features:
         mean = sum(vector) / 4
@@ -49,7 +49,7 @@ def restyled(features: Tensor, weight: Tensor, other: Tensor) -> Tensor:
 
 def with_other_content(features: Tensor, other: Tensor) -> Tensor:
     parts = parted(features)
-    # The content is detached: what the style head reaches in the featurizer is the style.
+    # The content is detached: the style head affects the featurizer only through the style.
     rows = [parts[other[i]][0].detach() * (v + 1e-5).sqrt() + mean for i, (_, mean, v) in enumerate(parts)]
     return torch.stack(rows)
 
@@ -59,7 +59,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def step(loss: Tensor, *optimizers: torch.optim.Adam) -> None:
-    """Of nothing but what the optimizers hold."""
+    """Only of parameters that the optimizers hold."""
     parameters = [parameter for optimizer in optimizers for parameter in optimizer.param_groups[0]["params"]]
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         parameter.grad = gradient

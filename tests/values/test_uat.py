@@ -1,4 +1,4 @@
-"""UAT: one perturbation a domain, kept over updates; every variant and schedule against a plain loop over domains."""
+"""UAT: one perturbation per domain, kept across updates; all variants and schedules against a plain loop."""
 
 import copy
 
@@ -35,7 +35,7 @@ def stepped(delta: Tensor, gradient: Tensor, variant: str) -> Tensor:
 
 
 def textbook_update(network, optimizer, deltas, batches, *, variant, schedule, clean_weight, cap) -> float:
-    """One update of `deltas` and `network`, in place; the loss of the mean sample."""
+    """Update `deltas` and `network` in place and return the mean loss over samples."""
     losses = []
     for group in ([0], [1]) if variant == "paper" else ([0, 1],):
         gradients = {e: inner_gradient(network, *batches[e], deltas[e], variant, cap) for e in group}
@@ -63,7 +63,7 @@ def textbook_update(network, optimizer, deltas, batches, *, variant, schedule, c
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("variant", ["standard", "paper", "released"])
 def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: float) -> None:
-    # In one pass there is no inner loss of its own that could be capped.
+    # Simultaneous training has no separate inner loss that could be capped.
     given = {"loss_cap": None} if schedule == "simultaneous" else {}
     algorithm = UAT(
         linear_network(),
@@ -134,6 +134,6 @@ def test_first_update_in_numpy() -> None:
             adversarial = (image + delta).clip(0, 1)
             gradient_of_weight += np.outer(residual(adversarial, label), adversarial) / 7
     np.testing.assert_allclose(network[1].weight.grad.numpy(), gradient_of_weight, rtol=1e-9, atol=1e-15)
-    # Adam's first step: the two moments, corrected for their start, are the gradient and its square.
+    # Adam's first step: the bias-corrected moments are the gradient and its square.
     stepped_weight = weight - LR * gradient_of_weight / (np.abs(gradient_of_weight) + 1e-8)
     np.testing.assert_allclose(network[1].weight.detach().numpy(), stepped_weight, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""What `variant` means: one test for each row of the table of variants, over its columns and methods."""
+"""What `variant` means: one test per row of the table of variants, over all columns and methods."""
 
 import copy
 
@@ -15,7 +15,7 @@ VARIANTS = ["standard", "paper", "released"]
 OWN = {"mat": {"count": 3}, "ldat": {"rank": 2}}
 MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64).reshape(3, 1, 1)
 STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64).reshape(3, 1, 1)
-# So wide that no projection, and so little that no clipping, gets in the way of seeing a step.
+# A radius so large that projection does not interfere with the step.
 UNBOUND = {"epsilon": 1e6, "start": "zero"}
 
 
@@ -28,7 +28,7 @@ def linear_network(channels: int = 3) -> nn.Sequential:
 
 
 def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
-    """Batches of five and two images well inside [0, 1], in both of them a sample with a loss above 2 and one below."""
+    """Batches of five and two images well inside [0, 1], each with samples of loss above and below 2."""
     random = torch.Generator().manual_seed(seed)
     network = linear_network()
     batches = []
@@ -44,8 +44,8 @@ def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     return batches
 
 
-def build(name: str, variant: str, **given) -> Algorithm:
-    settings = {"lr": 0.01, "epsilon": 0.1, "step_size": 0.02, **OWN.get(name, {}), **given}
+def build(name: str, variant: str, **hparams) -> Algorithm:
+    settings = {"lr": 0.01, "epsilon": 0.1, "step_size": 0.02, **OWN.get(name, {}), **hparams}
     generator = torch.Generator().manual_seed(2)
     return ALGORITHMS[name](
         linear_network(), num_domains=2, input_shape=(3, 4, 4), generator=generator, variant=variant, **settings
@@ -53,7 +53,7 @@ def build(name: str, variant: str, **given) -> Algorithm:
 
 
 def network_inputs(algorithm: Algorithm) -> list[Tensor]:
-    """A list that grows by what the network is given, call by call."""
+    """Return a list that collects the inputs of the network."""
     seen: list[Tensor] = []
     algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
     return seen
@@ -86,7 +86,7 @@ def test_direction_of_uat(variant: str) -> None:
         image = x + delta * STD if variant == "released" else x + delta
         gradient = torch.autograd.grad(F.cross_entropy(linear_network()(image), y), delta)[0]
         if variant == "paper" and e == 1:
-            continue  # By then the network has moved; the order of things has its own test.
+            continue  # The network has already moved; the order has its own test.
         direction = gradient if variant == "paper" else gradient / gradient.norm()
         torch.testing.assert_close(algorithm.perturbation.deltas[e].detach(), 0.02 * direction)
 
@@ -127,7 +127,7 @@ def test_direction_of_ldat(variant: str, length: float | None) -> None:
         torch.testing.assert_close(after[0] - before.detach(), expected)
 
 
-def test_released_ldat_step_is_the_product_of_its_two_sizes() -> None:
+def test_released_ldat_step_is_step_size_times_step_scale() -> None:
     algorithm = build("ldat", "released", step_size=0.5, step_scale=0.3)
     before = state(algorithm)
     algorithm.update(two_domains())
@@ -157,7 +157,7 @@ def test_direction_of_at(variant: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize(("variant", "steps"), [("standard", 1), ("paper", 2), ("released", 1)])
-def test_network_steps_once_or_once_a_domain(name: str, variant: str, steps: int) -> None:
+def test_network_steps_once_or_once_per_domain(name: str, variant: str, steps: int) -> None:
     algorithm = build(name, variant)
     seen = network_inputs(algorithm)
     algorithm.update(two_domains())
@@ -167,7 +167,7 @@ def test_network_steps_once_or_once_a_domain(name: str, variant: str, steps: int
 
 
 @pytest.mark.parametrize(("variant", "sees_the_step"), [("standard", False), ("paper", True), ("released", False)])
-def test_second_attack_sees_the_network_that_the_first_domain_trained(variant: str, sees_the_step: bool) -> None:
+def test_sequential_order_attacks_the_updated_network(variant: str, sees_the_step: bool) -> None:
     algorithm = build("uat", variant, epsilon=1e6, lr=0.1, ascent="gradient", reduction="mean", loss_cap=None)
     zero_deltas(algorithm)
     batches = two_domains()
@@ -191,7 +191,7 @@ def test_second_attack_sees_the_network_that_the_first_domain_trained(variant: s
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_model_loss(name: str, variant: str) -> None:
-    """The gradient that the network was left with is that of the variant's loss on the last batch it was given."""
+    """The network's remaining gradient is that of the variant's loss on its last batch."""
     algorithm = build(name, variant, lr=0.0)
     seen = network_inputs(algorithm)
     (_, first), (_, second) = two_domains()
@@ -215,7 +215,7 @@ def test_model_loss(name: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", FAMILY)
 def test_inner_loss(name: str, variant: str) -> None:
-    """With raw steps from zero, the first domain's step is the gradient of the inner loss itself."""
+    """With raw steps from zero, the step of the first domain is the gradient of the inner loss."""
     start = {"start": "zero", "steps": 1} if name == "at" else {}
     weights = {"weights": "domain"} if name == "mat" else {}
     wide = {"epsilon": 1e6, "step_size": 1e-3, "ascent": "gradient"}
@@ -248,7 +248,7 @@ def test_inner_loss(name: str, variant: str) -> None:
         expected = torch.stack([1e-3 * weight * shared for weight in alpha])
         torch.testing.assert_close(algorithm.perturbation.deltas[0].detach(), expected)
     else:
-        # d loss / d A = (d loss / d AB) B^T, a channel at a time.
+        # d loss / d A = (d loss / d AB) B^T, per channel.
         expected = torch.stack([1e-3 * shared[c] @ before[1][0, c].T for c in range(3)])
         torch.testing.assert_close(algorithm.perturbation.left[0].detach(), expected)
 
@@ -256,8 +256,8 @@ def test_inner_loss(name: str, variant: str) -> None:
 # MAT weights.
 
 
-@pytest.mark.parametrize(("variant", "of_a"), [("standard", "domain"), ("paper", "domain"), ("released", "sample")])
-def test_weights_of_mat(variant: str, of_a: str) -> None:
+@pytest.mark.parametrize(("variant", "unit"), [("standard", "domain"), ("paper", "domain"), ("released", "sample")])
+def test_weights_of_mat(variant: str, unit: str) -> None:
     algorithm = build("mat", variant, lr=0.0, step_size=0.0, weight_step_size=0.0, start="projected")
     seen = network_inputs(algorithm)
     x = two_domains()[0][0]
@@ -268,16 +268,16 @@ def test_weights_of_mat(variant: str, of_a: str) -> None:
         offsets.append(first_domain[:5] - x)
     spread = max((a - b).norm().item() for a in offsets[0] for b in offsets[0])
     change = (offsets[0] - offsets[1]).norm().item()
-    if of_a == "domain":
-        # One mix for all samples, and the same one at the next update.
+    if unit == "domain":
+        # One mix for all samples, kept for the next update.
         assert spread < 1e-12
         assert change < 1e-12
     else:
-        # A mix of its own for every sample, and another one at the next update.
+        # One mix per sample, drawn again in the next update.
         pairs = [(offsets[0][i] - offsets[0][j]).norm() for i in range(5) for j in range(i)]
         assert min(pairs) > 1e-3
         assert ((offsets[0] - offsets[1]).flatten(1).norm(dim=1) > 1e-3).all()
-    # Either way a convex mix: its coefficients come back from the offset by least squares.
+    # Both are convex: least squares recovers the coefficients from the offset.
     stack = algorithm.perturbation.deltas[0].detach().flatten(1).T
     alpha = torch.linalg.lstsq(stack, offsets[0].flatten(1).T).solution
     torch.testing.assert_close(stack @ alpha, offsets[0].flatten(1).T)
@@ -295,7 +295,7 @@ def test_released_weights_move_by_the_raw_gradient_of_the_domain_mean() -> None:
     for e, (x, y) in enumerate(two_domains()):
         stack = algorithm.perturbation.deltas[e].detach().flatten(1).T
         for i in range(len(x)):
-            # Logits are known from the mix up to a constant, which the softmax does not see.
+            # The mix determines the logits up to a constant, which does not change the softmax.
             mix = torch.linalg.lstsq(stack, (before[row] - x[i]).reshape(-1, 1)).solution[:, 0]
             logits = mix.log().requires_grad_()
             image = x[i] + (stack @ logits.softmax(0)).reshape(3, 4, 4)
@@ -330,7 +330,7 @@ def test_start_of_delta(name: str, variant: str) -> None:
         assert kurtosis.item() == pytest.approx(3, abs=0.1)
         assert (deltas.norm(dim=1) > 10 * 0.3).all()
     else:
-        # A Gaussian draw brought onto the sphere: its entries are nearly Gaussian of variance epsilon^2 / n.
+        # A Gaussian draw projected onto the sphere: its entries are nearly Gaussian with variance epsilon^2 / n.
         torch.testing.assert_close(deltas.norm(dim=1), torch.full((len(deltas),), 0.3))
         assert deltas.mean().abs().item() < 1e-4
         kurtosis = (deltas**4).mean() / (deltas**2).mean() ** 2
@@ -339,7 +339,7 @@ def test_start_of_delta(name: str, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["uat", "mat"])
-def test_first_gradient_is_taken_at_the_start_as_it_is(name: str, variant: str) -> None:
+def test_first_gradient_is_taken_at_the_unmodified_start(name: str, variant: str) -> None:
     algorithm = build(name, variant, epsilon=0.02)
     start = state(algorithm)[0]
     seen = network_inputs(algorithm)
@@ -347,19 +347,19 @@ def test_first_gradient_is_taken_at_the_start_as_it_is(name: str, variant: str) 
     algorithm.update(two_domains())
     offset = (seen[0][:5] - x) / (STD if variant == "released" and name == "uat" else 1)
     if variant == "released":
-        # sqrt(48) * 2 epsilon and more: not yet in the ball. A mix of three such is shorter, but not by much.
+        # sqrt(48) * 2 epsilon or more: outside the ball. A mix of three is only slightly shorter.
         assert (offset.flatten(1).norm(dim=1) > 3 * 0.02).all()
         if name == "uat":
             torch.testing.assert_close(offset, start[0].expand(5, 3, 4, 4))
     else:
         assert (offset.flatten(1).norm(dim=1) <= 0.02 + 1e-12).all()
-    # From the first step on every perturbation is in its ball.
+    # From the first step on, every perturbation is in its ball.
     flat = algorithm.perturbation.deltas.detach().reshape(-1, 48)
     assert (flat.norm(dim=1) <= 0.02 + 1e-12).all()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_factors_of_ldat_start_standard_normal(variant: str) -> None:
+def test_ldat_factors_start_standard_normal(variant: str) -> None:
     algorithm = ALGORITHMS["ldat"](
         nn.Sequential(nn.Flatten(), nn.Linear(3, 1)),
         num_domains=40,
@@ -381,7 +381,7 @@ def test_factors_of_ldat_start_standard_normal(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ldat_gradient_goes_through_the_scaling(variant: str) -> None:
-    """Outside the ball a factor's length changes nothing, so its gradient is at right angles to the factor."""
+    """Outside the ball the length of a factor has no effect, so its gradient is orthogonal to the factor."""
     algorithm = build("ldat", variant, ascent="gradient", step_size=0.5)
     before = state(algorithm)
     algorithm.update(two_domains())
@@ -418,7 +418,7 @@ def test_radius_of_a_kept_perturbation(name: str, variant: str) -> None:
     if name == "uat" and variant == "released":
         assert (offset.flatten(1).norm(dim=1) < 0.024).all()
         offset = offset / STD
-    # LDAT's product is on the sphere as a whole; a mix of points of the ball lies inside it.
+    # LDAT's product lies on the sphere; a mix of points of the ball lies inside it.
     norms = offset.flatten(1).norm(dim=1)
     assert (norms <= 0.1 + 1e-12).all()
     assert (norms > 0.09).all() if name != "mat" else (norms > 0.01).all()
@@ -435,12 +435,12 @@ def test_images_at_the_bounds_are_clipped_to_them(name: str, variant: str) -> No
     white, black = torch.ones(3, 3, 4, 4), torch.zeros(2, 3, 4, 4)
     algorithm.update([(white, torch.tensor([0, 1, 2])), (black, torch.tensor([0, 1]))])
     for x in seen:
-        # The way to normalized space and back costs a rounding.
+        # The round trip through normalized space costs a rounding error.
         assert x.min() >= -1e-12
         assert x.max() <= 1 + 1e-12
         assert (x.flatten(1).std(dim=1) > 1e-3).all()
     if name == "uat":
-        # The input was clipped; what is kept was projected and nothing else.
+        # The input was clipped; the parameters were only projected.
         norms = algorithm.perturbation.deltas.detach().flatten(1).norm(dim=1)
         torch.testing.assert_close(norms, torch.full((2,), 5.0))
 
@@ -451,7 +451,7 @@ def test_at_attacks_each_sample_in_its_own_ball_of_pixels(variant: str) -> None:
     seen = network_inputs(algorithm)
     batches = two_domains()
     algorithm.update(batches)
-    # One step: a pass for its gradient, a pass to train; from a start inside the ball, clipped to the bounds.
+    # One step: one pass for its gradient, one to train, from a clipped start inside the ball.
     assert len(seen) == (4 if variant == "paper" else 2)
     x = batches[1][0]
     started, trained = (seen[2], seen[3]) if variant == "paper" else (seen[0][5:], seen[1][5:])
@@ -489,11 +489,11 @@ def test_released_at_starts_uniform_outside_the_ball() -> None:
     assert start.abs().max().item() == pytest.approx(0.3, rel=1e-3)
     deciles = torch.quantile(start.flatten(), torch.linspace(0, 1, 11))
     torch.testing.assert_close(deciles, torch.linspace(-0.3, 0.3, 11), rtol=0, atol=0.01)
-    # Each image alone is already outside, and so are both domains' batches.
+    # Each image alone is already outside, and so is each domain's batch.
     assert (start.flatten(1).norm(dim=1) > 0.3).all()
 
 
-def test_released_at_has_one_ball_for_a_domain_in_normalized_space() -> None:
+def test_released_at_has_one_ball_per_domain_in_normalized_space() -> None:
     algorithm = build("at", "released", epsilon=0.3, step_size=1000.0)
     seen = network_inputs(algorithm)
     batches = two_domains()
@@ -516,14 +516,14 @@ def test_released_at_clips_from_the_second_forward_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["at", "uat"])
-def test_released_at_and_uat_want_three_channels(name: str) -> None:
+def test_released_at_and_uat_need_three_channels(name: str) -> None:
     settings = {"num_domains": 2, "input_shape": (1, 4, 4), "variant": "released"}
     with pytest.raises(ValueError, match="three channels"):
         ALGORITHMS[name](linear_network(1), **settings)
 
 
 @pytest.mark.parametrize("name", ["mat", "ldat"])
-def test_released_mat_and_ldat_take_any_channels(name: str) -> None:
+def test_released_mat_and_ldat_accept_any_channels(name: str) -> None:
     algorithm = ALGORITHMS[name](
         linear_network(1), num_domains=2, input_shape=(1, 4, 4), variant="released", lr=0.01, **OWN[name]
     )
@@ -534,7 +534,7 @@ def test_released_mat_and_ldat_take_any_channels(name: str) -> None:
     assert not torch.equal(before["1.weight"], algorithm.network[1].weight)
 
 
-# Any can still be given by itself.
+# Explicit settings override the variant.
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -545,7 +545,7 @@ def test_paper_with_joint_order_steps_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_released_with_mean_objective_counts_samples_alike(name: str) -> None:
+def test_released_with_mean_objective_weighs_samples_equally(name: str) -> None:
     algorithm = build(name, "released", objective="mean", lr=0.0)
     seen = network_inputs(algorithm)
     batches = two_domains()

@@ -1,4 +1,4 @@
-"""VREx: mean and population variance of the domains' losses, gradients of both by hand in numpy."""
+"""VREx: mean and population variance of the domains' losses, with gradients computed in numpy."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PENALTY_WEIGHT, LR, WEIGHT_DECAY, UPDATES = 7.0, 0.01, 0.1, 5
 
 
 def three_domains(seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Five images, two, and three."""
+    """Domains of five, two and three images."""
     x, y = two_domains(seed + 100)[0]
     return [*two_domains(seed), (x[:3], y[:3])]
 
@@ -28,7 +28,7 @@ def loss_and_gradient(theta: np.ndarray, x: Tensor, y: Tensor) -> tuple[float, n
 
 
 def textbook(theta: np.ndarray, anneal_steps: int, *, rebuilds: bool = True) -> tuple[np.ndarray, list[dict]]:
-    """The parameters after all updates, with Adam written out; what each update measured."""
+    """Return the parameters after all updates, with Adam written out, and what each update measured."""
     first, second, step, measured = 0, 0, 0, []
     for done in range(UPDATES):
         if done == anneal_steps and rebuilds:
@@ -37,7 +37,7 @@ def textbook(theta: np.ndarray, anneal_steps: int, *, rebuilds: bool = True) -> 
         each = [loss_and_gradient(theta, x, y) for x, y in three_domains(done)]
         mean = sum(loss for loss, _ in each) / 3
         variance = sum((loss - mean) ** 2 for loss, _ in each) / 3
-        # The mean's own gradient drops out of the variance's: deviations sum to zero.
+        # The gradient of the mean cancels, because deviations sum to zero.
         gradient = sum((1 + weight * 2 * (loss - mean)) * slope for loss, slope in each) / 3
         gradient = gradient + WEIGHT_DECAY * theta
         step += 1
@@ -49,7 +49,7 @@ def textbook(theta: np.ndarray, anneal_steps: int, *, rebuilds: bool = True) -> 
 
 
 def updated(anneal_steps: int) -> tuple[np.ndarray, np.ndarray, list[dict[str, float]]]:
-    """The parameters before and after all updates; what each update returned."""
+    """Return the parameters before and after all updates, and what each update returned."""
     network = linear_network()
     before = parameters(network)
     algorithm = VREx(
@@ -76,8 +76,8 @@ def test_updates_follow_the_textbook(anneal_steps: int) -> None:
     np.testing.assert_allclose(after, theta, rtol=1e-8, atol=1e-11)
 
 
-def test_an_optimizer_that_is_kept_would_end_elsewhere() -> None:
+def test_without_the_optimizer_reset_the_result_differs() -> None:
     before, after, _ = updated(anneal_steps=2)
     kept, _ = textbook(before, anneal_steps=2, rebuilds=False)
-    # Not much less than a step: the comparison above tells the two apart.
+    # The difference is almost a full step, so the comparison above would detect it.
     assert np.abs(after - kept).max() > LR / 10

@@ -1,4 +1,4 @@
-"""A network and two domains small enough to follow by hand."""
+"""A network and two domains small enough to compute by hand."""
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,6 @@ def two_domains(seed: int = 1) -> list[tuple[Tensor, Tensor]]:
 
 
 def domains(sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """As many images a domain, at most five."""
-    whole = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
-    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, whole, strict=True)]
+    """Batches with the given numbers of images per domain, at most five."""
+    full = [two_domains(seed + 100 * index)[0] for index in range(len(sizes))]
+    return [(x[:size], y[:size]) for size, (x, y) in zip(sizes, full, strict=True)]

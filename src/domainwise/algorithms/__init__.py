@@ -1,4 +1,4 @@
-"""Every method, by the name it has on the command line and in records."""
+"""All methods, by their name on the command line and in records."""
 
 from collections.abc import Mapping
 

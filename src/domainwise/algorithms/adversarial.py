@@ -1,5 +1,6 @@
-"""Where the released code's AT and UAT live: images normalized with ImageNet's statistics."""
+"""Adversarial training against a perturbation: the update shared by AT, UAT, MAT and LDAT."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,17 +10,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
-from domainwise.hparams import Hparams, Power, bounded, searched
+from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.hparams import Hparams, Power, hparam
 from domainwise.perturbations import Perturbation
 
 Model = Callable[[Tensor], Tensor]
 
 
-class NormalizedSpace:
-    """Between images in [0, 1] and normalized ones; three channels only, as in the released code.
+@dataclass(frozen=True)
+class AdversarialHparams(Hparams):
+    """The hyperparameters that AT, UAT, MAT and LDAT have in common."""
 
-    A radius means something else here: .1 is about .023 in pixels.
+    variant: Literal["standard", "paper", "released"] = hparam(
+        "standard", help="Preset: standard, the paper's algorithm to the letter, or the authors' released code."
+    )
+    epsilon: float = hparam(0.1, help="Radius of the ball over the whole image in [0, 1].", search=Power(10, -1, 2))
+    step_size: float = hparam(0.1, help="Length of one ascent step (gamma in the paper).")
+    norm: Literal["l2", "linf"] = hparam("l2", help="Norm of the ball: l2 or linf.")
+    ascent: Literal["normalized", "gradient", "sign"] = hparam(
+        "normalized", help="Ascent direction: the normalized gradient, the raw gradient or its sign."
+    )
+    loss_cap: float | None = hparam(None, help="Samples with a loss above this do not drive the ascent; none: no cap.")
+    schedule: Literal["two_pass", "simultaneous"] = hparam(
+        "two_pass", help="two_pass attacks, then trains; simultaneous uses one backward pass for both."
+    )
+    order: Literal["joint", "sequential"] = hparam(
+        "joint", help="joint: one network step for all domains; sequential: one step per domain, in turn."
+    )
+    objective: Literal["mean", "sum"] = hparam(
+        "mean", help="Training loss: mean over all samples, or sum over domains of each domain's mean."
+    )
+    clean_weight: float = hparam(
+        0.0, help="Weight of the loss on unperturbed images; 1 weighs both equally, 0 leaves them out.", low=0
+    )
+
+
+PAPER: Mapping[str, Any] = {"ascent": "gradient", "order": "sequential"}
+RELEASED: Mapping[str, Any] = {"objective": "sum", "loss_cap": 2.0}
+
+
+class NormalizedSpace:
+    """Images normalized with ImageNet's statistics, in which the released code's AT and UAT perturb.
+
+    A radius has a different meaning here: 0.1 corresponds to about 0.023 in pixels. Three channels only, as in the
+    released code.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -27,152 +61,123 @@ class NormalizedSpace:
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         if len(input_shape) != 3 or input_shape[0] != 3:
-            raise ValueError(f"space='normalized' is for images of three channels, not of shape {input_shape}")
+            raise ValueError(f"space='normalized' needs images with three channels, got shape {input_shape}")
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        return self.enter(torch.zeros(3, 1, 1)), self.enter(torch.ones(3, 1, 1))
+        return self.normalize(torch.zeros(3, 1, 1)), self.normalize(torch.ones(3, 1, 1))
 
-    def enter(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         mean, std = self._statistics(x)
         return (x - mean) / std
 
-    def behind(self, model: Model) -> Model:
-        """The model as a function of normalized images."""
+    def wrap(self, model: Model) -> Model:
+        """Return the model as a function of normalized images."""
 
-        def on_normalized(x: Tensor) -> Tensor:
+        def apply_to_normalized(x: Tensor) -> Tensor:
             mean, std = self._statistics(x)
             return model(x * std + mean)
 
-        return on_normalized
+        return apply_to_normalized
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.mean, self.std))
         return mean.reshape(-1, 1, 1), std.reshape(-1, 1, 1)
 
 
-@dataclass(frozen=True)
-class AdversarialHparams(Hparams):
-    """What the family has in common.
+class AdversarialAlgorithm(Algorithm):
+    """Trains the network on images perturbed against it. Subclasses build the perturbation."""
 
-    variant: settings that go together, `standard`, `paper` (Algorithms 1 and 2 to the letter) or `released` (what the
-        authors' code does).
-    epsilon, step_size, norm, ascent, loss_cap: as for `Perturbation`.
-    schedule: `two_pass` attacks and then trains; `simultaneous` trains once and lets the same backward pass move the
-        perturbation up afterwards.
-    order: `joint`, all domains ascend and the network steps once; `sequential`, domain after domain.
-    objective: the `mean` over all samples, or the `sum` over domains of each one's mean.
-    clean_weight: of the loss on unperturbed images; 1 weighs them like the perturbed ones.
-    """
+    hparams: AdversarialHparams
+    perturbation: Perturbation
+    # Where perturbations are added, if not to the images themselves.
+    space: NormalizedSpace | None
 
-    variant: Literal["standard", "paper", "released"] = "standard"
-    epsilon: float = searched(0.1, Power(10, -1, 2))
-    step_size: float = 0.1
-    norm: Literal["l2", "linf"] = "l2"
-    ascent: Literal["normalized", "gradient", "sign"] = "normalized"
-    loss_cap: float | None = None
-    schedule: Literal["two_pass", "simultaneous"] = "two_pass"
-    order: Literal["joint", "sequential"] = "joint"
-    objective: Literal["mean", "sum"] = "mean"
-    clean_weight: float = bounded(0.0, low=0)
+    def setup(self) -> None:
+        if self.input_shape is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs the shape of an image; pass input_shape=(channels, height, width)")
+        is_normalized = getattr(self.hparams, "space", "pixels") == "normalized"
+        self.space = NormalizedSpace(self.input_shape) if is_normalized else None
+        self.perturbation = self.build_perturbation(self.input_shape)
+        if self.hparams.schedule == "simultaneous":
+            if not self.perturbation.is_kept:
+                raise ValueError(
+                    "schedule='simultaneous' needs a perturbation that is kept between updates: uat, ldat, or mat with "
+                    "weights='domain'; use schedule='two_pass'"
+                )
+            if self.hparams.loss_cap is not None:
+                raise ValueError(
+                    "schedule='simultaneous' has no inner loss to cap; set loss_cap=None or schedule='two_pass'"
+                )
 
-    def geometry(self) -> dict[str, Any]:
-        """The settings that every perturbation takes."""
-        return {name: getattr(self, name) for name in ("epsilon", "step_size", "norm", "ascent", "loss_cap")}
+    @property
+    def attack_steps(self) -> int:
+        """Number of ascent steps per attack."""
+        return 1
 
+    @abstractmethod
+    def build_perturbation(self, shape: tuple[int, ...]) -> Perturbation:
+        """Return the method's perturbation for images of this shape."""
 
-PAPER: Mapping[str, Any] = {"ascent": "gradient", "order": "sequential"}
-RELEASED: Mapping[str, Any] = {"objective": "sum", "loss_cap": 2.0}
+    def perturbation_settings(self) -> dict[str, Any]:
+        """Return the arguments that all perturbations take."""
+        names = ("epsilon", "step_size", "norm", "ascent", "loss_cap")
+        settings = {name: getattr(self.hparams, name) for name in names}
+        if self.space is not None:
+            settings["bounds"] = self.space.bounds()
+        return {**settings, "num_domains": self.num_domains, "generator": self.generator}
 
+    def update(self, batches: Batches) -> dict[str, float]:
+        hparams = self.hparams
+        losses: list[Tensor] = []
+        for x, y, domain in self._groups(batches):
+            model: Model = self.network
+            if self.space is not None:
+                x, model = self.space.normalize(x), self.space.wrap(model)
+            if hparams.schedule == "two_pass":
+                x_adv = self.perturbation.attack(x, domain, partial(_sample_losses, model, y), self.attack_steps)
+            else:
+                x_adv = self.perturbation(x, domain)
+            sample_losses = _add_clean_losses(model, x_adv, x, y, hparams.clean_weight)
+            counts = F.one_hot(domain, self.num_domains).sum(0).to(sample_losses.dtype)
+            shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
+            self.descend_((sample_losses * (shares / counts)[domain]).sum())
+            if hparams.schedule == "simultaneous":
+                # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
+                # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
+                self.perturbation.ascend_((1 + hparams.clean_weight) / shares)
+            losses.append(sample_losses.detach())
+        return {"loss": torch.cat(losses).mean().item()}
 
-def checked(perturbation: Perturbation, hparams: AdversarialHparams) -> Perturbation:
-    """The perturbation, if it can follow the schedule that was asked for."""
-    if hparams.schedule == "simultaneous":
-        if not perturbation.is_kept:
-            raise ValueError(
-                "schedule='simultaneous' needs a perturbation that is kept from update to update: uat, ldat, or mat "
-                "with weights='domain'. Use schedule='two_pass'."
-            )
-        if hparams.loss_cap is not None:
-            raise ValueError(
-                "schedule='simultaneous' has no inner loss to cap: give loss_cap=None, or schedule='two_pass'"
-            )
-    return perturbation
+    def describe(self) -> dict[str, Any]:
+        """Return the norm and leading singular values (mean over channels) of each domain's perturbation."""
+        if not self.perturbation.is_kept:
+            return {"perturbation": {}}
+        with torch.no_grad():
+            delta = self.perturbation.delta().float().cpu()
+        description: dict[str, Any] = {"norm": delta.flatten(1).norm(dim=1).tolist()}
+        if delta.ndim == 4:
+            description["singular_values"] = torch.linalg.svdvals(delta).mean(dim=1)[:, :5].tolist()
+        return {"perturbation": description}
 
-
-def image_shape(algorithm: Algorithm) -> tuple[int, ...]:
-    """The shape that a perturbation must have."""
-    if algorithm.input_shape is None:
-        name = type(algorithm).__name__
-        raise ValueError(f"{name} must know the shape of an image: give input_shape=(channels, height, width)")
-    return algorithm.input_shape
-
-
-def update(
-    algorithm: Algorithm,
-    hparams: AdversarialHparams,
-    perturbation: Perturbation,
-    batches: Batches,
-    *,
-    steps: int = 1,
-    space: NormalizedSpace | None = None,
-) -> dict[str, float]:
-    """One update of any method of the family. The loss returned is the mean cross-entropy that was trained on.
-
-    Args:
-        steps: of ascent in each attack.
-        space: where the perturbation is added, if that is not to the images themselves.
-    """
-    losses: list[Tensor] = []
-    for x, y, domain in _groups(batches, algorithm.num_domains, hparams.order):
-        model: Model = algorithm.network
-        if space is not None:
-            x, model = space.enter(x), space.behind(model)
-        if hparams.schedule == "two_pass":
-            x_adv = perturbation.attack(x, domain, partial(_loss_of_each, model, y), steps)
-        else:
-            x_adv = perturbation(x, domain)
-        each = _with_clean(model, x_adv, x, y, hparams.clean_weight)
-        counts = F.one_hot(domain, algorithm.num_domains).sum(0).to(each.dtype)
-        share = counts / len(y) if hparams.objective == "mean" else counts.sign()
-        algorithm.descend_((each * (share / counts)[domain]).sum())
-        if hparams.schedule == "simultaneous":
-            # Each domain ascends its own mean, of which the loss held only a share. (A domain that is absent has
-            # share 0 and no gradient; its 0 times infinity is not a direction, so it stays.)
-            perturbation.ascend_((1 + hparams.clean_weight) / share)
-        losses.append(each.detach())
-    return {"loss": torch.cat(losses).mean().item()}
+    def _groups(self, batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the (x, y, domain) of each network step: all domains at once, or one domain after the other."""
+        all_domains = concatenate_batches(batches, self.num_domains)
+        if self.hparams.order == "joint":
+            yield all_domains
+            return
+        for index, (x, y) in enumerate(batches):
+            if len(y):
+                yield x, y, torch.full((len(y),), index, device=x.device)
 
 
-def describe(perturbation: Perturbation, leading: int = 5) -> dict[str, Any]:
-    """Norm and leading singular values (mean over channels) of each domain's perturbation, for the record."""
-    if not perturbation.is_kept:
-        return {}
-    with torch.no_grad():
-        delta = perturbation.delta().float().cpu()
-    described: dict[str, Any] = {"norm": delta.flatten(1).norm(dim=1).tolist()}
-    if delta.ndim == 4:
-        described["singular_values"] = torch.linalg.svdvals(delta).mean(dim=1)[:, :leading].tolist()
-    return described
-
-
-def _groups(batches: Batches, num_domains: int, order: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """What one step of the network sees, as (x, y, domain): all domains at once, or each by itself."""
-    everything = joined(batches, num_domains)
-    if order == "joint":
-        yield everything
-        return
-    for index, (x, y) in enumerate(batches):
-        if len(y):
-            yield x, y, torch.full((len(y),), index, device=x.device)
-
-
-def _loss_of_each(model: Model, y: Tensor, x: Tensor) -> Tensor:
+def _sample_losses(model: Model, y: Tensor, x: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 
 
-def _with_clean(model: Model, x_adv: Tensor, x: Tensor, y: Tensor, clean_weight: float) -> Tensor:
-    """The loss of each sample, perturbed and, where it has a weight, also as it is; one forward for both."""
+def _add_clean_losses(model: Model, x_adv: Tensor, x: Tensor, y: Tensor, clean_weight: float) -> Tensor:
+    """Return the loss of each perturbed sample, averaged with that of the clean one if it has weight; one forward."""
     if clean_weight == 0:
-        return _loss_of_each(model, y, x_adv)
-    perturbed, clean = _loss_of_each(model, y.repeat(2), torch.cat([x_adv, x])).chunk(2)
+        return _sample_losses(model, y, x_adv)
+    perturbed, clean = _sample_losses(model, y.repeat(2), torch.cat([x_adv, x])).chunk(2)
     return (perturbed + clean_weight * clean) / (1 + clean_weight)

@@ -1,4 +1,4 @@
-"""ANDMask: weights move only where the domains' gradients agree (Parascandolo et al. 2020)."""
+"""ANDMask: weights move only where the domains' gradients agree in sign (Parascandolo et al. 2020)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,19 +7,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, gradients_of, present, step_along_, trained
-from domainwise.hparams import Hparams, Uniform, searched
+from domainwise.algorithms.base import Algorithm, Batches, compute_gradients, nonempty_batches, trainable_parameters
+from domainwise.hparams import Hparams, Uniform, hparam
 
 
 @dataclass(frozen=True)
 class ANDMaskHparams(Hparams):
-    """agreement: |mean of the domains' signs| that a weight's gradient must reach to count (tau); 1: all alike."""
-
-    agreement: float = searched(1.0, Uniform(0.5, 1), key="tau", low=0, high=1)
+    agreement: float = hparam(
+        1.0,
+        help="Required |mean of the domains' gradient signs| per weight (tau); 1: all domains agree.",
+        search=Uniform(0.5, 1),
+        key="tau",
+        low=0,
+        high=1,
+    )
 
 
 class ANDMask(Algorithm):
-    """AND-mask: the mean gradient, without the components whose sign the domains do not agree on."""
+    """AND-mask: the mean gradient without the components whose sign differs between domains."""
 
     source = "Parascandolo et al. 2020"
     min_domains = 2
@@ -27,30 +32,30 @@ class ANDMask(Algorithm):
     hparams: ANDMaskHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        weights = list(trained(self.network).values())
+        weights = list(trainable_parameters(self.network).values())
         losses: list[Tensor] = []
         gradients: list[list[Tensor]] = []
-        # Domain by domain: one pass over all of them would need as many full backward passes as there are domains.
-        for x, y in present(batches, self.num_domains):
+        # Domain by domain: a single forward pass would still need one full backward pass per domain.
+        for x, y in nonempty_batches(batches, self.num_domains):
             loss = F.cross_entropy(self.network(x), y)
-            gradients.append(gradients_of(loss, weights))
+            gradients.append(compute_gradients(loss, weights))
             losses.append(loss.detach())
-        step_along_(self, masked_mean(gradients, self.hparams.agreement))
+        self.apply_gradients_(compute_masked_mean(gradients, self.hparams.agreement))
         return {"loss": torch.stack(losses).mean().item()}
 
 
-def masked_mean(gradients: Sequence[Sequence[Tensor]], agreement: float) -> list[Tensor]:
-    """The mean over domains of what `gradients[domain]` holds for each tensor, where their signs agree.
+def compute_masked_mean(gradients: Sequence[Sequence[Tensor]], agreement: float) -> list[Tensor]:
+    """Return the mean over domains of `gradients[domain]` for each tensor, masked where the signs disagree.
 
-    Each tensor is divided by the share of its components that is kept, so that its length stays about the same.
+    Each tensor is divided by the share of its components that remain, so that its length stays about the same.
     """
     mean = [torch.zeros_like(tensor) for tensor in gradients[0]]
     signs = [torch.zeros_like(tensor) for tensor in gradients[0]]
-    for of_domain in gradients:
-        torch._foreach_add_(mean, list(of_domain), alpha=1 / len(gradients))
-        torch._foreach_add_(signs, torch._foreach_sign(list(of_domain)))
+    for domain_gradients in gradients:
+        torch._foreach_add_(mean, list(domain_gradients), alpha=1 / len(gradients))
+        torch._foreach_add_(signs, torch._foreach_sign(list(domain_gradients)))
     torch._foreach_abs_(signs)
-    kept = [(sign >= agreement * len(gradients)).to(sign.dtype) for sign in signs]
-    torch._foreach_mul_(mean, kept)
-    torch._foreach_div_(mean, [1e-10 + mask.mean() for mask in kept])
+    masks = [(sign >= agreement * len(gradients)).to(sign.dtype) for sign in signs]
+    torch._foreach_mul_(mean, masks)
+    torch._foreach_div_(mean, [1e-10 + mask.mean() for mask in masks])
     return mean

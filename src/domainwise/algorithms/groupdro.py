@@ -1,25 +1,36 @@
-"""GroupDRO: the worst domain counts most (Sagawa et al. 2019, Algorithm 1)."""
+"""GroupDRO: domains with a high loss get a high weight (Sagawa et al. 2019, Algorithm 1)."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, domains_there, joined, like, mean_of_each
-from domainwise.hparams import Hparams, Power, searched
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    concatenate_batches,
+    factory_kwargs,
+    mean_per_domain,
+    nonempty_domains,
+)
+from domainwise.hparams import Hparams, Power, hparam
 
 
 @dataclass(frozen=True)
 class GroupDROHparams(Hparams):
-    """group_step_size: how fast the weights of domains follow their losses (the paper's eta_q)."""
-
-    group_step_size: float = searched(0.01, Power(10, -3, -1), key="groupdro_eta", low=0)
+    group_step_size: float = hparam(
+        0.01,
+        help="How fast the domain weights follow the losses (eta_q in the paper).",
+        search=Power(10, -3, -1),
+        key="groupdro_eta",
+        low=0,
+    )
 
 
 class GroupDRO(Algorithm):
-    """Group distributionally robust optimization: domains weigh more the higher their loss has been."""
+    """Group distributionally robust optimization: the weight of a domain grows with its past losses."""
 
     source = "Sagawa et al. 2019"
     min_domains = 2
@@ -27,18 +38,17 @@ class GroupDRO(Algorithm):
     hparams: GroupDROHparams
     group_weights: Tensor
 
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        self.register_buffer("group_weights", torch.ones(num_domains, **like(network)))
+    def setup(self) -> None:
+        self.register_buffer("group_weights", torch.ones(self.num_domains, **factory_kwargs(self.network)))
 
     def update(self, batches: Batches) -> dict[str, float]:
-        x, y, _ = joined(batches, self.num_domains)
-        losses = mean_of_each(F.cross_entropy(self.network(x), y, reduction="none"), batches)
-        there = domains_there(batches, x.device)
+        x, y, _ = concatenate_batches(batches, self.num_domains)
+        losses = mean_per_domain(F.cross_entropy(self.network(x), y, reduction="none"), batches)
+        domains = nonempty_domains(batches, x.device)
         growth = (self.hparams.group_step_size * losses.detach()).exp()
-        self.group_weights[there] *= growth.to(self.group_weights.dtype)
+        self.group_weights[domains] *= growth.to(self.group_weights.dtype)
         self.group_weights /= self.group_weights.sum()
-        loss = (self.group_weights[there] * losses).sum() / self.group_weights[there].sum()
+        loss = (self.group_weights[domains] * losses).sum() / self.group_weights[domains].sum()
         self.descend_(loss)
         return {"loss": loss.item()}
 

@@ -1,23 +1,23 @@
-"""Images that a method adds to the training domains while it trains."""
+"""GUT: adversarial copies of images join the training data (Volpi et al. 2018)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, evaluating, joined
-from domainwise.hparams import Hparams, bounded
+from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, eval_mode
+from domainwise.hparams import Hparams, hparam
 from domainwise.networks import Network
 
 
 class Pool:
-    """Added images, kept as bytes in main memory like the data they join.
+    """Images added to the training domains, kept as bytes in main memory like the data itself.
 
     Args:
-        domain_sizes: how many images each domain has without them.
+        domain_sizes: Number of images per domain without the pool.
     """
 
     def __init__(self, domain_sizes: Sequence[int]) -> None:
@@ -32,16 +32,16 @@ class Pool:
     def add(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
         images = (x.detach() * 255).round().to(torch.uint8).cpu()
         domains = torch.cat([self.domains, domain.cpu()])
-        # Sorted by domain, so that one of a domain's images is found by its number there.
+        # Sorted by domain, so that an image is found by its index within its domain.
         order = domains.argsort(stable=True)
         self.images = (images if self.images is None else torch.cat([self.images, images]))[order]
         self.labels = torch.cat([self.labels, y.cpu()])[order]
         self.domains = domains[order]
 
-    def mixed_into(
+    def replace_images(
         self, x: Tensor, y: Tensor, domain: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """The batch as if drawn from domains enlarged by the pool: (x, y), some of them replaced."""
+        """Return (x, y) as if drawn from the domains plus the pool: some images are replaced by pool images."""
         if self.images is None:
             return x, y
         domain = domain.cpu()
@@ -50,11 +50,11 @@ class Pool:
         coin, which = torch.rand(2, len(y), generator=generator, dtype=torch.float64)
         replaced = (coin < share[domain]).nonzero().squeeze(1)
         first = counts.cumsum(0) - counts
-        of_each = domain[replaced]
-        rows = first[of_each] + (which[replaced] * counts[of_each]).long()
-        at = replaced.to(x.device)
+        domains = domain[replaced]
+        rows = first[domains] + (which[replaced] * counts[domains]).long()
+        positions = replaced.to(x.device)
         images = self.images[rows].to(x.device).to(x.dtype) / 255
-        return x.index_copy(0, at, images), y.index_copy(0, at, self.labels[rows].to(y.device))
+        return x.index_copy(0, positions, images), y.index_copy(0, positions, self.labels[rows].to(y.device))
 
     def state(self) -> dict[str, Tensor | None]:
         return {"images": self.images, "labels": self.labels, "domains": self.domains}
@@ -69,23 +69,18 @@ class Pool:
 
 @dataclass(frozen=True)
 class GUTHparams(Hparams):
-    """rounds (K) of new copies, one after every `round_every` updates (T_min).
-
-    ascent_steps (T_max), ascent_step_size (eta): how a copy is made.
-    distance_weight: of the distance in features that a copy pays for leaving its image (gamma).
-    pool: the most copies of one round.
-    """
-
-    rounds: int = bounded(3, low=0)
-    round_every: int = bounded(100, low=1)
-    ascent_steps: int = bounded(5, low=1)
-    ascent_step_size: float = bounded(1.0, low=0)
-    distance_weight: float = bounded(1.0, low=0)
-    pool: int = bounded(512, low=1)
+    rounds: int = hparam(3, help="Rounds of new copies (K).", low=0)
+    round_every: int = hparam(100, help="Updates between rounds (T_min).", low=1)
+    ascent_steps: int = hparam(5, help="Ascent steps per copy (T_max).", low=1)
+    ascent_step_size: float = hparam(1.0, help="Size of one ascent step (eta).", low=0)
+    distance_weight: float = hparam(
+        1.0, help="Weight of the feature distance between a copy and its image (gamma).", low=0
+    )
+    pool: int = hparam(512, help="Maximum number of copies per round.", low=1)
 
 
 class GUT(Algorithm):
-    """Adversarial data augmentation: rounds of hard copies, near their images in features, join the training data."""
+    """Adversarial data augmentation: hard copies, close to their images in feature space, join the training data."""
 
     source = "Volpi et al. 2018"
     Hparams = GUTHparams
@@ -93,18 +88,17 @@ class GUT(Algorithm):
     network: Network
     needs_features = True
 
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        if self.domain_sizes is None or len(self.domain_sizes) != num_domains:
+    def setup(self) -> None:
+        if self.domain_sizes is None or len(self.domain_sizes) != self.num_domains:
             raise ValueError(
-                f"GUT must know how many images each of the {num_domains} training domains has: give domain_sizes="
+                f"GUT needs the number of images in each of the {self.num_domains} training domains; pass domain_sizes"
             )
         self.pool = Pool(self.domain_sizes)
-        self.wanted = 0  # copies that the round under way still has to make
+        self.wanted = 0  # copies still to be made in the current round
 
     def update(self, batches: Batches) -> dict[str, float]:
-        x, y, domain = joined(batches, self.num_domains)
-        x, y = self.pool.mixed_into(x, y, domain, self.generator)
+        x, y, domain = concatenate_batches(batches, self.num_domains)
+        x, y = self.pool.replace_images(x, y, domain, self.generator)
         loss = F.cross_entropy(self.network(x), y)
         self.descend_(loss)
         self.updates += 1
@@ -112,22 +106,22 @@ class GUT(Algorithm):
         if into_round == 0 and rounds <= self.hparams.rounds:
             self.wanted = self.hparams.pool
         if self.wanted:
-            self._copy(x, y, domain)
+            self._add_copies(x, y, domain)
         return {"loss": loss.item(), "pool": float(len(self.pool))}
 
-    def _copy(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
-        """Copies of this batch; the next ones bring the rest that the round wants."""
+    def _add_copies(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
+        """Add copies of this batch to the pool; later batches supply the rest of the round."""
         chosen = torch.randperm(len(y), generator=self.generator)[: self.wanted].to(x.device)
-        copies = self._ascended(x[chosen], y[chosen])
+        copies = self._ascend(x[chosen], y[chosen])
         self.pool.add(copies, y[chosen], domain[chosen])
         self.wanted -= len(chosen)
 
-    def _ascended(self, start: Tensor, y: Tensor) -> Tensor:
-        """CE(f(x), y) - gamma / 2 |g(x) - g(start)|^2 climbed from `start`, g the featurizer."""
+    def _ascend(self, start: Tensor, y: Tensor) -> Tensor:
+        """Maximize CE(f(x), y) - gamma / 2 |g(x) - g(start)|^2 from `start`, where g is the featurizer."""
         network, hparams = self.network, self.hparams
         x = start
-        # In eval mode, because dropout would put an image at a distance from itself.
-        with evaluating(network):
+        # In eval mode, because with dropout an image would have a distance to itself.
+        with eval_mode(network):
             with torch.no_grad():
                 anchor = network.featurizer(start)
             for _ in range(hparams.ascent_steps):

@@ -1,61 +1,62 @@
-"""MAT: adversarial training with a convex mix of k perturbations a domain (the paper's Algorithm 1)."""
+"""MAT: adversarial training with a convex combination of k perturbations per domain (the paper's Algorithm 1)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
-
-from domainwise.algorithms import adversarial
-from domainwise.algorithms.base import Algorithm, Batches
-from domainwise.hparams import Choice, searched
+from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.hparams import Choice, hparam
 from domainwise.perturbations import MultiplePerturbation
 
 
 @dataclass(frozen=True)
-class MATHparams(adversarial.AdversarialHparams):
-    """count (the paper's k), weight_step_size (eta), weights, normalized_over, start: as for `MultiplePerturbation`."""
-
+class MATHparams(AdversarialHparams):
     VARIANTS = {
-        "paper": adversarial.PAPER,
-        "released": {**adversarial.RELEASED, "weights": "sample", "normalized_over": "stack", "start": "unprojected"},
+        "paper": PAPER,
+        "released": {**RELEASED, "weights": "sample", "normalized_over": "stack", "start": "unprojected"},
     }
 
-    count: int = searched(10, Choice((5, 10, 15, 20)))
-    weight_step_size: float = searched(0.001, Choice((0.01, 0.001)))
-    weights: Literal["domain", "sample"] = "domain"
-    normalized_over: Literal["perturbation", "stack"] = "perturbation"
-    start: Literal["projected", "unprojected"] = "projected"
+    count: int = hparam(10, help="Perturbations per domain (k in the paper).", search=Choice((5, 10, 15, 20)))
+    weight_step_size: float = hparam(
+        0.001, help="Size of the gradient step on the mixing logits (eta in the paper).", search=Choice((0.01, 0.001))
+    )
+    weights: Literal["domain", "sample"] = hparam(
+        "domain", help="Mixing weights: learned per domain, or drawn per sample in every update (released code)."
+    )
+    normalized_over: Literal["perturbation", "stack"] = hparam(
+        "perturbation", help="Normalize the step of each perturbation, or of a domain's stack (released code)."
+    )
+    start: Literal["projected", "unprojected"] = hparam(
+        "projected", help="Gaussian start, projected onto the ball or unprojected (released code)."
+    )
 
 
-class MAT(Algorithm):
-    """Multiple-perturbation adversarial training: a domain's images share a learned mix of k perturbations."""
+class MAT(AdversarialAlgorithm):
+    """Multiple-perturbation adversarial training: the images of a domain share a learned mix of k perturbations."""
 
     source = "Wang et al. 2022"
     Hparams = MATHparams
     hparams: MATHparams
+    perturbation: MultiplePerturbation
 
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        self.perturbation = MultiplePerturbation(
-            adversarial.image_shape(self),
-            num_domains=num_domains,
-            count=self.hparams.count,
-            weight_step_size=self.hparams.weight_step_size,
-            weights=self.hparams.weights,
-            normalized_over=self.hparams.normalized_over,
-            start=self.hparams.start,
-            generator=self.generator,
-            **self.hparams.geometry(),
+    @property
+    def is_exact_over_ranks(self) -> bool:
+        # Per-sample logits move by a raw gradient, which is that of the mean over the rank's own samples.
+        return self.hparams.weights == "domain"
+
+    def build_perturbation(self, shape: tuple[int, ...]) -> MultiplePerturbation:
+        hparams = self.hparams
+        return MultiplePerturbation(
+            shape,
+            count=hparams.count,
+            weight_step_size=hparams.weight_step_size,
+            weights=hparams.weights,
+            normalized_over=hparams.normalized_over,
+            start=hparams.start,
+            **self.perturbation_settings(),
         )
-        adversarial.checked(self.perturbation, self.hparams)
-        # A sample's own logits move by a raw gradient, that of its share's mean.
-        self.is_exact_in_shares = self.hparams.weights == "domain"
-
-    def update(self, batches: Batches) -> dict[str, float]:
-        return adversarial.update(self, self.hparams, self.perturbation, batches)
 
     def describe(self) -> dict[str, Any]:
-        described = adversarial.describe(self.perturbation)
+        description = super().describe()
         if self.perturbation.is_kept:
-            described["mixing_weights"] = self.perturbation.mixing_weights().tolist()
-        return {"perturbation": described}
+            description["perturbation"]["mixing_weights"] = self.perturbation.mixing_weights().tolist()
+        return description

@@ -7,19 +7,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each, present
-from domainwise.hparams import Hparams, Power, searched
+from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, mean_per_domain, nonempty_batches
+from domainwise.hparams import Hparams, Power, hparam
 
 
 @dataclass(frozen=True)
 class MixupHparams(Hparams):
-    """alpha: mixing weights are drawn from Beta(alpha, alpha); small ones leave most images nearly as they are."""
-
-    alpha: float = searched(0.2, Power(10, -1, 1), key="mixup_alpha", above=0)
+    alpha: float = hparam(
+        0.2,
+        help="Mixing weights are drawn from Beta(alpha, alpha); small values leave most images nearly unmixed.",
+        search=Power(10, -1, 1),
+        key="mixup_alpha",
+        above=0,
+    )
 
 
 class Mixup(Algorithm):
-    """Interdomain mixup: images of two domains laid over one another, the loss shared out alike."""
+    """Inter-domain mixup: blended images of two domains, with the loss split between both labels accordingly."""
 
     source = "Yan et al. 2020"
     min_domains = 2
@@ -27,27 +31,27 @@ class Mixup(Algorithm):
     hparams: MixupHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        there = present(batches, self.num_domains)
-        order = torch.randperm(len(there), generator=self.generator).tolist()
-        weights = self._draw_weights(len(there))
+        nonempty = nonempty_batches(batches, self.num_domains)
+        order = torch.randperm(len(nonempty), generator=self.generator).tolist()
+        weights = self._draw_weights(len(nonempty))
         mixed: list[tuple[Tensor, Tensor]] = []
-        labels, shares = [], []
+        other_labels, shares = [], []
         for position, weight in enumerate(weights):
-            (x, y), (other_x, other_y) = (there[order[place % len(order)]] for place in (position, position + 1))
+            (x, y), (other_x, other_y) = (nonempty[order[place % len(order)]] for place in (position, position + 1))
             count = min(len(y), len(other_y))
             mixed.append((weight * x[:count] + (1 - weight) * other_x[:count], y[:count]))
-            labels.append(other_y[:count])
+            other_labels.append(other_y[:count])
             shares.append(x.new_full((count,), weight))
-        x, y, _ = joined(mixed, len(mixed))
+        x, y, _ = concatenate_batches(mixed, len(mixed))
         logits, share = self.network(x), torch.cat(shares)
         first = F.cross_entropy(logits, y, reduction="none")
-        second = F.cross_entropy(logits, torch.cat(labels), reduction="none")
-        loss = mean_of_each(share * first + (1 - share) * second, mixed).mean()
+        second = F.cross_entropy(logits, torch.cat(other_labels), reduction="none")
+        loss = mean_per_domain(share * first + (1 - share) * second, mixed).mean()
         self.descend_(loss)
         return {"loss": loss.item()}
 
     def _draw_weights(self, count: int) -> list[float]:
-        # torch's Beta takes no generator, so the run's generator seeds one that does.
+        # torch's Beta takes no generator, so the run's generator seeds numpy's.
         seed = int(torch.randint(2**62, (), generator=self.generator))
         alpha = self.hparams.alpha
         return [float(weight) for weight in np.random.default_rng(seed).beta(alpha, alpha, size=count)]

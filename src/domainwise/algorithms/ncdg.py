@@ -1,70 +1,66 @@
-"""NCDG: use many neurons, and use them alike on two views of an image (Tian et al. 2022)."""
+"""NCDG: activate many neurons, and the same ones for two views of an image (Tian et al. 2022)."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined
+from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
 from domainwise.data.augmentation import augment_batch
-from domainwise.hparams import Hparams, bounded
+from domainwise.hparams import Hparams, hparam
 
 _EPS = 1e-8
 
 
 @dataclass(frozen=True)
 class NCDGHparams(Hparams):
-    """threshold, temperature: a neuron counts as sigmoid((activation - threshold) / temperature).
-
-    coverage_weight: of the share of neurons that count, which is to grow.
-    similarity_weight: of 1 - cosine between the two views' gradients of it by the pixels.
-    """
-
-    threshold: float = 0.005
-    temperature: float = bounded(0.1, above=0)
-    coverage_weight: float = bounded(0.1, low=0)
-    similarity_weight: float = bounded(0.1, low=0)
+    threshold: float = hparam(
+        0.005, help="Neurons count as sigmoid((activation - threshold) / temperature) in the coverage."
+    )
+    temperature: float = hparam(0.1, help="Softness of that count.", above=0)
+    coverage_weight: float = hparam(0.1, help="Weight of the coverage, which is maximized.", low=0)
+    similarity_weight: float = hparam(
+        0.1, help="Weight of 1 - cosine between the pixel gradients of both views' coverage.", low=0
+    )
 
 
 class NCDG(Algorithm):
-    """Neuron coverage: more neurons active, from the same pixels in an image and in an augmented copy of it."""
+    """Neuron coverage: more active neurons, driven by the same pixels in an image and its augmented copy."""
 
     source = "Tian et al. 2022"
     Hparams = NCDGHparams
     hparams: NCDGHparams
 
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        if not _relus(network):
-            raise ValueError("NCDG counts active neurons: its network needs torch.nn.ReLU layers, and has none")
+    def setup(self) -> None:
+        if not _find_relus(self.network):
+            raise ValueError("NCDG counts active neurons, but its network has no torch.nn.ReLU layers")
         if self.augment is None:
             self.augment = partial(augment_batch, generator=self.generator)
 
     def update(self, batches: Batches) -> dict[str, float]:
-        x, y, _ = joined(batches, self.num_domains)
+        x, y, _ = concatenate_batches(batches, self.num_domains)
         assert self.augment is not None
         views = torch.cat([x, self.augment(x).to(x)]).requires_grad_()
-        with _recorded(_relus(self.network)) as activations:
+        with _record_outputs(_find_relus(self.network)) as activations:
             loss = F.cross_entropy(self.network(views), y.repeat(2))
-        coverage = self._coverage(activations)
+        coverage = self._compute_coverage(activations)
         hparams = self.hparams
         needs_second_derivative = hparams.similarity_weight > 0
         (gradient,) = torch.autograd.grad(
             coverage.sum(), views, retain_graph=True, create_graph=needs_second_derivative
         )
-        of_image, of_copy = gradient.flatten(1).chunk(2)
-        similarity = F.cosine_similarity(of_image, of_copy, eps=_EPS).mean()
+        image_gradient, copy_gradient = gradient.flatten(1).chunk(2)
+        similarity = F.cosine_similarity(image_gradient, copy_gradient, eps=_EPS).mean()
         bonus = hparams.coverage_weight * coverage.mean() - hparams.similarity_weight * (1 - similarity)
         self.descend_(loss - bonus)
         return {"loss": loss.item(), "coverage": coverage.mean().item(), "similarity": similarity.item()}
 
-    def _coverage(self, activations: Iterable[Tensor]) -> Tensor:
-        """The share of neurons that are active, softly counted, (b,)."""
+    def _compute_coverage(self, activations: Iterable[Tensor]) -> Tensor:
+        """Return the soft share of active neurons, (b,)."""
         scaled = []
         for activation in activations:
             neurons = activation.flatten(2).mean(2) if activation.ndim > 2 else activation
@@ -74,13 +70,13 @@ class NCDG(Algorithm):
         return ((torch.cat(scaled, dim=1) - hparams.threshold) / hparams.temperature).sigmoid().mean(1)
 
 
-def _relus(network: nn.Module) -> list[nn.Module]:
+def _find_relus(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if isinstance(module, nn.ReLU | nn.ReLU6)]
 
 
 @contextmanager
-def _recorded(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """What the layers give inside, in the order of their calls."""
+def _record_outputs(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """Yield a list that collects the layers' outputs, in the order of their calls."""
     outputs: list[Tensor] = []
     handles = [layer.register_forward_hook(lambda _, __, output: outputs.append(output)) for layer in layers]
     try:

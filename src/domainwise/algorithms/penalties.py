@@ -1,65 +1,97 @@
-"""A penalty that counts little at first: the schedule that IRM and VREx share."""
+"""Penalized training: the annealed penalty of IRM and VREx, and the feature matching of MMD and CORAL."""
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
-from domainwise.hparams import Hparams, Power, searched
+from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, mean_per_domain
+from domainwise.hparams import Hparams, Power, hparam
 from domainwise.networks import Network
 
 
 @dataclass(frozen=True)
 class AnnealedHparams(Hparams):
-    """penalty_weight: of the penalty, once `anneal_steps` updates are done; until then its weight is 1."""
+    penalty_weight: float = hparam(
+        100.0,
+        help="Weight of the penalty after anneal_steps updates; before that it is 1.",
+        search=Power(10, -1, 5),
+        key="irm_lambda",
+        low=0,
+    )
+    anneal_steps: int = hparam(
+        500,
+        help="Updates before penalty_weight applies.",
+        search=Power(10, 0, 4, whole=True),
+        key="irm_penalty_anneal_iters",
+        low=0,
+    )
 
-    penalty_weight: float = searched(100.0, Power(10, -1, 5), key="irm_lambda", low=0)
-    anneal_steps: int = searched(500, Power(10, 0, 4, whole=True), key="irm_penalty_anneal_iters", low=0)
 
+class AnnealedPenalty(Algorithm):
+    """A method with a penalty whose weight is 1 at first and jumps to `penalty_weight` after `anneal_steps` updates."""
 
-def next_weight(algorithm: Algorithm, hparams: AnnealedHparams) -> float:
-    """The penalty's weight in this update, which is counted. Where it jumps the optimizer starts anew."""
-    done = algorithm.updates
-    algorithm.updates += 1
-    if done == hparams.anneal_steps:
-        # Adam's running squares know only gradients of the old size; with them the first steps after the jump are huge.
-        algorithm.optimizer = algorithm.adam(algorithm.network.parameters())
-    return hparams.penalty_weight if done >= hparams.anneal_steps else 1.0
+    Hparams = AnnealedHparams
+    hparams: AnnealedHparams
 
-
-# From features (b, d) and how many of them each domain has to the mean distance over pairs of domains.
-Distance = Callable[[Tensor, list[int]], Tensor]
+    def next_penalty_weight(self) -> float:
+        """Count one update and return its penalty weight. The optimizer is reset when the weight jumps."""
+        index = self.updates
+        self.updates += 1
+        if index == self.hparams.anneal_steps:
+            # Adam's second moments reflect gradients of the old size; the first steps after the jump would be huge.
+            self.optimizer = self.build_optimizer(self.network.parameters())
+        return self.hparams.penalty_weight if index >= self.hparams.anneal_steps else 1.0
 
 
 @dataclass(frozen=True)
 class MatchingHparams(Hparams):
-    """penalty_weight: of the distance between the domains' features (gamma)."""
-
-    penalty_weight: float = searched(1.0, Power(10, -1, 1), key="mmd_gamma", low=0)
-
-
-def update(
-    algorithm: Algorithm, network: Network, hparams: MatchingHparams, distance: Distance, batches: Batches
-) -> dict[str, float]:
-    x, y, _ = joined(batches, algorithm.num_domains)
-    features = network.featurizer(x)
-    losses = mean_of_each(F.cross_entropy(network.classifier(features), y, reduction="none"), batches)
-    # Distances are small differences of large numbers: half precision would leave nothing of them.
-    with torch.autocast(x.device.type, enabled=False):
-        exact = features.to(torch.promote_types(features.dtype, torch.float32))
-        penalty = distance(exact, [len(labels) for _, labels in batches])
-    algorithm.descend_(losses.mean() + hparams.penalty_weight * penalty)
-    return {"loss": losses.mean().item(), "penalty": penalty.item()}
+    penalty_weight: float = hparam(
+        1.0,
+        help="Weight of the distance between the domains' features (gamma).",
+        search=Power(10, -1, 1),
+        key="mmd_gamma",
+        low=0,
+    )
 
 
-def pair_distance(kernel: Tensor, weights: list[Tensor]) -> Tensor:
-    """The mean over pairs of (u - v)' K (u - v), where K (b, b) is the kernel and u, v are two of the weights (b,).
+class FeatureMatching(Algorithm):
+    """A method with a penalty on the distance between the domains' features."""
 
-    With weights that average over a domain's samples that is the squared distance of two domains' means in the
-    kernel's feature space. All pairs come from one product.
+    min_domains = 2
+    needs_features = True
+    Hparams = MatchingHparams
+    hparams: MatchingHparams
+    network: Network
+
+    @abstractmethod
+    def compute_distance(self, features: Tensor, sizes: list[int]) -> Tensor:
+        """Return the mean distance over pairs of domains.
+
+        Args:
+            features: Features of all domains, (b, d).
+            sizes: Number of samples per domain, which are consecutive in `features`.
+        """
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        x, y, _ = concatenate_batches(batches, self.num_domains)
+        features = self.network.featurizer(x)
+        losses = mean_per_domain(F.cross_entropy(self.network.classifier(features), y, reduction="none"), batches)
+        # Distances are small differences of large numbers, which half precision would lose.
+        with torch.autocast(x.device.type, enabled=False):
+            exact = features.to(torch.promote_types(features.dtype, torch.float32))
+            penalty = self.compute_distance(exact, [len(labels) for _, labels in batches])
+        self.descend_(losses.mean() + self.hparams.penalty_weight * penalty)
+        return {"loss": losses.mean().item(), "penalty": penalty.item()}
+
+
+def compute_pair_distance(kernel: Tensor, weights: list[Tensor]) -> Tensor:
+    """Return the mean over pairs of (u - v)' K (u - v), where K (b, b) is the kernel and u, v are two of the weights.
+
+    For weights (b,) that average over a domain's samples, this is the squared distance between the means of two domains
+    in the kernel's feature space. One product serves all pairs.
     """
     if len(weights) < 2:
         return kernel.new_zeros(())
@@ -68,13 +100,16 @@ def pair_distance(kernel: Tensor, weights: list[Tensor]) -> Tensor:
     return (count * products.trace() - products.sum()) / (count * (count - 1) / 2)
 
 
-def domain_weights(like: Tensor, sizes: list[int], fewer: int = 0) -> list[Tensor]:
-    """For each domain of more than `fewer` samples: 1 / (samples - fewer) on its own, 0 on the others, (b,)."""
+def compute_domain_weights(like: Tensor, sizes: list[int], correction: int = 0) -> list[Tensor]:
+    """Return 1 / (samples - correction) on each domain's own samples and 0 on others, (b,), per domain.
+
+    Domains with at most `correction` samples are left out.
+    """
     weights, start = [], 0
     for size in sizes:
-        if size > fewer:
+        if size > correction:
             row = like.new_zeros(len(like))
-            row[start : start + size] = 1 / (size - fewer)
+            row[start : start + size] = 1 / (size - correction)
             weights.append(row)
         start += size
     return weights

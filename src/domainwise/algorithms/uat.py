@@ -1,56 +1,44 @@
-"""UAT: adversarial training with one perturbation a domain (Moosavi-Dezfooli et al. 2017, as the paper adapts it)."""
+"""UAT: adversarial training with one perturbation per domain (Moosavi-Dezfooli et al. 2017, adapted by the paper)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from torch import nn
-
-from domainwise.algorithms import adversarial
-from domainwise.algorithms.adversarial import NormalizedSpace
-from domainwise.algorithms.base import Algorithm, Batches
+from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.hparams import hparam
 from domainwise.perturbations import UniversalPerturbation
 
 
 @dataclass(frozen=True)
-class UATHparams(adversarial.AdversarialHparams):
-    """start, reduction: as for `UniversalPerturbation`; space: what `epsilon` is measured in."""
-
+class UATHparams(AdversarialHparams):
     VARIANTS = {
-        "paper": adversarial.PAPER,
-        "released": {**adversarial.RELEASED, "space": "normalized", "start": "unprojected", "reduction": "sum"},
+        "paper": PAPER,
+        "released": {**RELEASED, "space": "normalized", "start": "unprojected", "reduction": "sum"},
     }
 
-    start: Literal["projected", "unprojected"] = "projected"
-    reduction: Literal["mean", "sum"] = "mean"
-    space: Literal["pixels", "normalized"] = "pixels"
+    start: Literal["projected", "unprojected"] = hparam(
+        "projected", help="Gaussian start, projected onto the ball or unprojected (released code)."
+    )
+    reduction: Literal["mean", "sum"] = hparam(
+        "mean", help="Inner loss of a domain: mean or sum (released code) over its samples."
+    )
+    space: Literal["pixels", "normalized"] = hparam(
+        "pixels", help="Space of the perturbation and epsilon: pixels, or ImageNet-normalized images (released code)."
+    )
 
 
-class UAT(Algorithm):
-    """Universal adversarial training: all images of a domain share one perturbation, kept over updates."""
+class UAT(AdversarialAlgorithm):
+    """Universal adversarial training: all images of a domain share one perturbation, kept across updates."""
 
     source = "Moosavi-Dezfooli et al. 2017"
     Hparams = UATHparams
     hparams: UATHparams
 
-    def __init__(self, network: nn.Module, *, num_domains: int, **settings: Any) -> None:
-        super().__init__(network, num_domains=num_domains, **settings)
-        shape = adversarial.image_shape(self)
-        self.space = NormalizedSpace(shape) if self.hparams.space == "normalized" else None
-        perturbation = UniversalPerturbation(
-            shape,
-            num_domains=num_domains,
-            start=self.hparams.start,
-            reduction=self.hparams.reduction,
-            bounds=(0.0, 1.0) if self.space is None else self.space.bounds(),
-            generator=self.generator,
-            **self.hparams.geometry(),
+    @property
+    def is_exact_over_ranks(self) -> bool:
+        # A rank's sum is only a part of the sum over the batch, which matters for raw gradient steps.
+        return self.hparams.reduction == "mean" or self.hparams.ascent != "gradient"
+
+    def build_perturbation(self, shape: tuple[int, ...]) -> UniversalPerturbation:
+        return UniversalPerturbation(
+            shape, start=self.hparams.start, reduction=self.hparams.reduction, **self.perturbation_settings()
         )
-        self.perturbation = adversarial.checked(perturbation, self.hparams)
-        # The sum over a share is a part of the sum over the batch, and a raw gradient shows it.
-        self.is_exact_in_shares = self.hparams.reduction == "mean" or self.hparams.ascent != "gradient"
-
-    def update(self, batches: Batches) -> dict[str, float]:
-        return adversarial.update(self, self.hparams, self.perturbation, batches, space=self.space)
-
-    def describe(self) -> dict[str, Any]:
-        return {"perturbation": adversarial.describe(self.perturbation)}

@@ -4,20 +4,30 @@ from dataclasses import dataclass
 
 from torch.nn import functional as F
 
-from domainwise.algorithms import penalties
-from domainwise.algorithms.base import Algorithm, Batches, joined, mean_of_each
-from domainwise.hparams import Power, searched
+from domainwise.algorithms.base import Batches, concatenate_batches, mean_per_domain
+from domainwise.algorithms.penalties import AnnealedHparams, AnnealedPenalty
+from domainwise.hparams import Power, hparam
 
 
 @dataclass(frozen=True)
-class VRExHparams(penalties.AnnealedHparams):
-    """As for IRM, with a smaller penalty."""
+class VRExHparams(AnnealedHparams):
+    penalty_weight: float = hparam(
+        10.0,
+        help="Weight of the penalty after anneal_steps updates; before that it is 1.",
+        search=Power(10, -1, 5),
+        key="vrex_lambda",
+        low=0,
+    )
+    anneal_steps: int = hparam(
+        500,
+        help="Updates before penalty_weight applies.",
+        search=Power(10, 0, 4, whole=True),
+        key="vrex_penalty_anneal_iters",
+        low=0,
+    )
 
-    penalty_weight: float = searched(10.0, Power(10, -1, 5), key="vrex_lambda", low=0)
-    anneal_steps: int = searched(500, Power(10, 0, 4, whole=True), key="vrex_penalty_anneal_iters", low=0)
 
-
-class VREx(Algorithm):
+class VREx(AnnealedPenalty):
     """Variance risk extrapolation: a penalty on the variance of the domains' losses."""
 
     source = "Krueger et al. 2020"
@@ -26,8 +36,8 @@ class VREx(Algorithm):
     hparams: VRExHparams
 
     def update(self, batches: Batches) -> dict[str, float]:
-        x, y, _ = joined(batches, self.num_domains)
-        losses = mean_of_each(F.cross_entropy(self.network(x), y, reduction="none"), batches)
+        x, y, _ = concatenate_batches(batches, self.num_domains)
+        losses = mean_per_domain(F.cross_entropy(self.network(x), y, reduction="none"), batches)
         penalty = losses.var(correction=0)
-        self.descend_(losses.mean() + penalties.next_weight(self, self.hparams) * penalty)
+        self.descend_(losses.mean() + self.next_penalty_weight() * penalty)
         return {"loss": losses.mean().item(), "penalty": penalty.item()}

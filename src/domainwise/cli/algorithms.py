@@ -1,15 +1,11 @@
-"""`domainwise algorithms`: the methods, and the hyperparameters of one."""
+"""`domainwise algorithms`: list the methods, or the hyperparameters of one method."""
 
-import inspect
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from domainwise.algorithms import ALGORITHMS, Algorithm
-from domainwise.errors import unknown
-from domainwise.reports.formats import as_markdown
+from domainwise.cli.console import print_json
+from domainwise.cli.options import AsJson
 
 EXAMPLES = """
 Examples:
@@ -19,69 +15,121 @@ domainwise algorithms
 domainwise algorithms mat
 
 domainwise algorithms irm --markdown
+
+domainwise algorithms mat --json
 """
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show this method's hyperparameters.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The tables as they stand in the docs.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Show the hyperparameters of this method.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the Markdown table used in the docs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List the methods, or one method's hyperparameters with their defaults and search ranges."""
-    if name is None:
-        print(overview("docs/methods/") if markdown else _list())
-        return
-    if name not in ALGORITHMS:
+    """List the methods, or the hyperparameters of one method with defaults and search ranges."""
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.errors import unknown
+
+    if name is not None and name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
-    kind = ALGORITHMS[name]
-    if markdown:
-        print(hparams_table(kind))
-        return
-    print(f"{name}: {summary(kind)} ({kind.source}; {_domains(kind)})\n")
-    table = Table("hyperparameter", "default", "search", box=None, header_style="bold")
-    for row in _hparams_rows(kind):
-        table.add_row(*row)
-    Console().print(table)
-    print(f"\n{inspect.getdoc(kind.Hparams)}")
-    for variant, settings in kind.Hparams.VARIANTS.items():
-        print(f"variant {variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+    if as_json:
+        print_json([describe_method(each) for each in ALGORITHMS] if name is None else describe_method(name))
+    elif name is None:
+        print(format_overview("docs/methods/") if markdown else _format_list())
+    elif markdown:
+        print(format_hparams(name))
+    else:
+        _print_method(name)
 
 
-def overview(cards: str) -> str:
-    """The methods as a markdown table with links to their cards, which are in the folder `cards`."""
+def describe_method(name: str) -> dict[str, Any]:
+    """Return what is known about a method and its hyperparameters, ready for JSON."""
+    from domainwise.algorithms import ALGORITHMS
+
+    method = ALGORITHMS[name]
+    hparams = [
+        {
+            "name": field.name,
+            "default": field.default,
+            "search": None if field.metadata["search"] is None else str(field.metadata["search"]),
+            "help": field.metadata["help"],
+        }
+        for field in method.Hparams.fields().values()
+    ]
+    return {
+        "name": name,
+        "summary": summarize_docstring(method),
+        "min_domains": method.min_domains,
+        "source": method.source,
+        "hparams": hparams,
+        "variants": {variant: dict(settings) for variant, settings in method.Hparams.VARIANTS.items()},
+    }
+
+
+def format_overview(cards: str) -> str:
+    """Return all methods as a Markdown table with links to their cards in the folder `cards`."""
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.reports.formats import as_markdown
+
     rows = [
-        (f"[`{name}`]({cards}{name}.md)", summary(kind), _domains(kind), kind.source)
-        for name, kind in ALGORITHMS.items()
+        (
+            f"[`{name}`]({cards}{name}.md)",
+            summarize_docstring(method),
+            _format_domains(method.min_domains),
+            method.source,
+        )
+        for name, method in ALGORITHMS.items()
     ]
     return as_markdown(("name", "method", "needs", "source"), rows)
 
 
-def hparams_table(kind: type[Algorithm]) -> str:
-    """A method's hyperparameters as a markdown table."""
-    rows = [(f"`{name}`", default, search) for name, default, search in _hparams_rows(kind)]
-    return as_markdown(("hyperparameter", "default", "search"), rows)
+def format_hparams(name: str) -> str:
+    """Return the hyperparameters of a method as a Markdown table."""
+    from domainwise.reports.formats import as_markdown
+
+    rows = [(f"`{hparam}`", *rest) for hparam, *rest in _hparam_rows(describe_method(name))]
+    return as_markdown(("hyperparameter", "default", "search", "meaning"), rows)
 
 
-def summary(thing: object) -> str:
-    """The first line of a docstring."""
-    return (thing.__doc__ or "").strip().splitlines()[0]
+def _print_method(name: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    method = describe_method(name)
+    print(f"{name}: {method['summary']} ({method['source']}; {_format_domains(method['min_domains'])})\n")
+    table = Table(box=None, header_style="bold")
+    for head in ("hyperparameter", "default", "search", "meaning"):
+        table.add_column(head, no_wrap=head == "hyperparameter")
+    for row in _hparam_rows(method):
+        table.add_row(*row)
+    console = Console()
+    # Do not wrap to the width of a terminal if there is none.
+    (console if console.is_terminal else Console(width=200)).print(table)
+    for variant, settings in method["variants"].items():
+        print(f"\nvariant={variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
 
 
-def _list() -> str:
-    # Plain lines: a table would fold them to the width of the window.
+def _format_list() -> str:
+    from domainwise.algorithms import ALGORITHMS
+
+    # Plain lines, because a table would be wrapped to the width of the terminal.
     width = max(map(len, ALGORITHMS)) + 2
-    return "\n".join(f"{name:<{width}}{summary(kind)}" for name, kind in ALGORITHMS.items())
+    return "\n".join(f"{name:<{width}}{summarize_docstring(method)}" for name, method in ALGORITHMS.items())
 
 
-def _domains(kind: type[Algorithm]) -> str:
-    return "1 domain" if kind.min_domains == 1 else f"{kind.min_domains} domains"
-
-
-def _hparams_rows(kind: type[Algorithm]) -> list[tuple[str, str, str]]:
+def _hparam_rows(method: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     return [
-        (field.name, _shown(field.default), str(field.metadata.get("search", "")))
-        for field in kind.Hparams.names().values()
+        (each["name"], _format_value(each["default"]), each["search"] or "", each["help"]) for each in method["hparams"]
     ]
 
 
-def _shown(value: object) -> str:
+def summarize_docstring(thing: object) -> str:
+    """Return the first line of the docstring."""
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _format_domains(count: int) -> str:
+    return "1 domain" if count == 1 else f"{count} domains"
+
+
+def _format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.algorithms import summary
+from domainwise.cli.algorithms import summarize_docstring
 from domainwise.cli.console import DataProgress
 from domainwise.data import DATASETS, Dataset
 from domainwise.data.cache import cache_size, clear_cache
@@ -45,7 +45,7 @@ def show_list(data_dir: DataDir = None) -> None:
     console = Console()
     table = Table("dataset", "what it holds", "where", box=None, header_style="bold")
     for name, builder in DATASETS.items():
-        about = PUBLISHED[name].about if name in PUBLISHED else summary(builder)
+        about = PUBLISHED[name].about if name in PUBLISHED else summarize_docstring(builder)
         table.add_row(name, about, _whereabouts(name, data_folder(data_dir)))
     console.print(table)
     console.print(

@@ -235,8 +235,8 @@ def _parse_hparams(spec: "SweepSpec", pairs: dict[str, str]) -> dict[str, Any]:
     names: dict[str, None] = {}
     for algorithm in spec.algorithms:
         hparams_class = spec.config(spec.datasets[0], algorithm).algorithm_class().Hparams
-        names |= dict.fromkeys(hparams_class.names())
-        values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.names()})
+        names |= dict.fromkeys(hparams_class.fields())
+        values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.fields()})
     for name in pairs:
         if name not in values:
             raise unknown("hyperparameter", name, names)

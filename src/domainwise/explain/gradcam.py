@@ -9,7 +9,7 @@ import torch
 from captum.attr import LayerAttribution, LayerGradCam  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from domainwise.algorithms.base import evaluating
+from domainwise.algorithms.base import eval_mode
 from domainwise.errors import DomainwiseError, unknown
 
 Layout = Literal["channels_first", "channels_last", "tokens"]
@@ -86,7 +86,7 @@ def map_layer(network: nn.Module, input_shape: Sequence[int], name: str | None =
 
 def _maps(network: nn.Module, input_shape: Sequence[int], name: str | None = None) -> dict[str, tuple[MapLayer, bool]]:
     """Layers whose output is a map, in the order of their last call, and whether the logits depend on its cells."""
-    with torch.inference_mode(False), torch.enable_grad(), evaluating(network):
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(network):
         # Noise from a seed, so that the choice is the network's and not that of one batch.
         noise = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
         parameter = next(network.parameters(), noise)
@@ -192,7 +192,7 @@ def heat_maps(
         layer = map_layer(network, images.shape[1:], layer)
     size = (images.shape[2], images.shape[3])
     maps = [images.new_empty(0, *size)]
-    with torch.inference_mode(False), evaluating(network), _as_layer(network, layer) as cells:
+    with torch.inference_mode(False), eval_mode(network), _as_layer(network, layer) as cells:
         for start in range(0, len(images), _BATCH):
             chosen = None if classes is None else classes[start : start + _BATCH].to(images.device).clone()
             # A copy, since tensors of inference mode take no part in gradients.

@@ -46,8 +46,8 @@ def offset_of_each(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, seed
     if isinstance(perturbation, MultiplePerturbation):
         return _mixes(algorithm, perturbation, x, y, domain, generator)
     space = getattr(algorithm, "space", None)
-    model = algorithm.network if space is None else space.behind(algorithm.network)
-    inputs = x if space is None else space.enter(x)
+    model = algorithm.network if space is None else space.wrap(algorithm.network)
+    inputs = x if space is None else space.normalize(x)
     steps = getattr(algorithm.hparams, "steps", 1)
     with _lent(perturbation, generator=generator):
         attacked = perturbation.attack(

@@ -10,7 +10,7 @@ from domainwise.data.batches import iterate_batches
 from domainwise.explain.offsets import offset_of_each, perturbed_algorithm
 from domainwise.explain.ranks import numerical_rank, singular_values
 from domainwise.perturbations import LowRankPerturbation
-from domainwise.perturbations.base import Norm, size
+from domainwise.perturbations.base import Norm, compute_norm
 from domainwise.training.loading import OpenRun
 from domainwise.training.trainer import snapshot_perturbation
 
@@ -44,13 +44,13 @@ class Portrait:
     @property
     def norms(self) -> list[float]:
         """Of each domain's perturbation, as the ball measures it."""
-        return [float(each) for each in size(self.delta, self.norm).flatten()]
+        return [float(each) for each in compute_norm(self.delta, self.norm).flatten()]
 
     @property
     def component_norms(self) -> Tensor:
         """Of each component, (domains, count)."""
         assert self.components is not None
-        return size(self.components, self.norm, batch_dims=2).flatten(1)
+        return compute_norm(self.components, self.norm, batch_dims=2).flatten(1)
 
     @property
     def component_cosines(self) -> list[float]:

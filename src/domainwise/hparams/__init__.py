@@ -1,7 +1,7 @@
-"""Hyperparameters: what each method has, and where a search draws them from."""
+"""Hyperparameters of the methods, and the search spaces that sweeps draw them from."""
 
-from domainwise.hparams.fields import Choice, Distribution, Hparams, Power, Uniform, bounded, searched
-from domainwise.hparams.space import SPACES, Searched, Space, Task, drawn, read_space
+from domainwise.hparams.fields import Choice, Distribution, Hparams, Power, Uniform, hparam
+from domainwise.hparams.space import SPACES, SearchDimension, SearchTask, Space, draw_hparams, read_space
 
 __all__ = [
     "SPACES",
@@ -9,12 +9,11 @@ __all__ = [
     "Distribution",
     "Hparams",
     "Power",
-    "Searched",
+    "SearchDimension",
+    "SearchTask",
     "Space",
-    "Task",
     "Uniform",
-    "bounded",
-    "drawn",
+    "draw_hparams",
+    "hparam",
     "read_space",
-    "searched",
 ]

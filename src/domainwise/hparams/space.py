@@ -1,7 +1,7 @@
-"""What a sweep draws for a method on a dataset, and by which rule.
+"""Search spaces: which values a sweep draws for a method on a dataset, and from which distributions.
 
-A value depends on the seed of the draw, the trial's and the hyperparameter's own name, so that one more hyperparameter
-changes no other. Draw 0 is the defaults. In the space `domainbed` names, ranges and so values are DomainBed's.
+Each value depends on the draw, the trial and the hyperparameter's own name, so adding a hyperparameter changes no other
+value. Draw 0 is the defaults. In the space `domainbed`, names, ranges and therefore values are DomainBed's.
 """
 
 import tomllib
@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.hparams.fields import Choice, Distribution, Hparams, Power, Uniform
 from domainwise.seeds import seed_hash
 
 
 @dataclass(frozen=True)
-class Searched:
-    """One value of a search: of `distribution`, drawn by `key`; `default` in draw 0, where that is not the method's."""
+class SearchDimension:
+    """One value of a search: its distribution, and the key that seeds its draws.
+
+    Args:
+        default: Value in draw 0, if it is not the method's default.
+    """
 
     distribution: Distribution
     key: str
@@ -27,153 +29,157 @@ class Searched:
 
 
 @dataclass(frozen=True)
-class Task:
-    """Whom a search is for: a method on a dataset. `suited` are ranges that suit the data better than the method's."""
+class SearchTask:
+    """The method and dataset that a search is for.
+
+    Args:
+        dataset_ranges: Distributions that replace the method's own on this dataset.
+    """
 
     algorithm: str
     hparams: type[Hparams]
     dataset: str
-    suited: Mapping[str, Distribution]
+    dataset_ranges: Mapping[str, Distribution]
 
 
-# From a task to the values that are searched, by name.
-Space = Callable[[Task], dict[str, Searched]]
+# Maps a task to its search dimensions, by name.
+Space = Callable[[SearchTask], dict[str, SearchDimension]]
 
-# A run has these beside its method's hyperparameters.
-RUN_SETTINGS: Mapping[str, Searched] = {
-    "batch_size": Searched(Power(2, 3, 5.5, whole=True), "batch_size"),
-    "dropout": Searched(Choice((0.0, 0.1, 0.5)), "resnet_dropout"),
+# The settings of a run that are searched in addition to the method's hyperparameters.
+RUN_SETTINGS: Mapping[str, SearchDimension] = {
+    "batch_size": SearchDimension(Power(2, 3, 5.5, whole=True), "batch_size"),
+    "dropout": SearchDimension(Choice((0.0, 0.1, 0.5)), "resnet_dropout"),
 }
 
 
-def domainbed(task: Task) -> dict[str, Searched]:
-    """The ranges that stand beside the methods' defaults, but for those that the dataset replaces."""
-    fields = task.hparams.names().items()
-    searched = {
-        name: Searched(field.metadata["search"], field.metadata["key"] or name)
-        for name, field in fields
-        if "search" in field.metadata
-    }
-    searched = {**RUN_SETTINGS, **searched}
-    return {name: Searched(task.suited.get(name, each.distribution), each.key) for name, each in searched.items()}
-
-
-def drawn(searched: Mapping[str, Searched], hparams_seed: int, trial_seed: int) -> dict[str, Any]:
-    """The values of one draw; what keeps its default is not among them."""
-    if hparams_seed == 0:
-        return {name: each.default for name, each in searched.items() if each.default is not None}
-    seed = seed_hash(hparams_seed, trial_seed)
+def domainbed(task: SearchTask) -> dict[str, SearchDimension]:
+    """Return the ranges declared in the method's `Hparams`, except those that the dataset replaces."""
+    dimensions = dict(RUN_SETTINGS)
+    for name, field in task.hparams.fields().items():
+        # A user's own method may have plain dataclass fields, without metadata.
+        if (distribution := field.metadata.get("search")) is not None:
+            dimensions[name] = SearchDimension(distribution, field.metadata.get("key") or name)
     return {
-        name: each.distribution.draw(np.random.RandomState(seed_hash(seed, each.key)))
-        for name, each in searched.items()
+        name: SearchDimension(task.dataset_ranges.get(name, dimension.distribution), dimension.key)
+        for name, dimension in dimensions.items()
     }
+
+
+def draw_hparams(dimensions: Mapping[str, SearchDimension], hparams_seed: int, trial_seed: int) -> dict[str, Any]:
+    """Draw one value per dimension. Draw 0 contains only the values that differ from the method's defaults."""
+    if hparams_seed == 0:
+        return {name: each.default for name, each in dimensions.items() if each.default is not None}
+    from numpy.random import RandomState
+
+    seed = seed_hash(hparams_seed, trial_seed)
+    return {name: each.distribution.draw(RandomState(seed_hash(seed, each.key))) for name, each in dimensions.items()}
 
 
 _SPACES = Path(__file__).parent / "spaces"
 SPACES = ("domainbed", *sorted(file.stem for file in _SPACES.glob("*.toml")))
-_ROUTE = ("datasets", "algorithms")
+_SELECTORS = ("datasets", "algorithms")
 
 
 def read_space(name: str) -> Space:
-    """A space by its name, or from a TOML file."""
+    """Return a search space by name, or read it from a TOML file."""
     if name == "domainbed":
         return domainbed
     if name in SPACES:
-        return _ruled(_SPACES / f"{name}.toml", name)
+        return _read_rules(_SPACES / f"{name}.toml", name)
     if not name.endswith(".toml"):
-        raise unknown("search space", name, SPACES, f"{', '.join(SPACES)}, or a file.toml")
-    return _ruled(Path(name), name)
+        raise unknown("search space", name, SPACES, f"{', '.join(SPACES)}, or a .toml file")
+    return _read_rules(Path(name), name)
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """Which tasks it is for, None for any, and what it says of them."""
+    """Search dimensions for the given datasets and methods; None means all."""
 
     datasets: list[str] | None
     algorithms: list[str] | None
-    searched: dict[str, Searched]
+    dimensions: dict[str, SearchDimension]
 
-    def is_for(self, task: Task) -> bool:
+    def matches(self, task: SearchTask) -> bool:
         return (self.datasets is None or task.dataset in self.datasets) and (
             self.algorithms is None or task.algorithm in self.algorithms
         )
 
 
-def _ruled(file: Path, name: str) -> Space:
+def _read_rules(file: Path, name: str) -> Space:
     try:
         content = tomllib.loads(file.read_text())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DomainwiseError(f"the search space {file} cannot be read: {reason}") from error
+        raise DomainwiseError(f"search space {file} could not be read: {reason}") from error
     for key in content:
         if key not in ("base", "rule"):
-            raise unknown(f"entry of {file}", key, ("base", "rule"))
+            raise unknown(f"entry in {file}", key, ("base", "rule"))
     base = content.get("base")
     if base not in (None, "domainbed"):
-        raise DomainwiseError(f"base in {file} can only be 'domainbed', not {base!r}")
-    given = content.get("rule", [])
-    if not isinstance(given, list) or not given:
-        raise DomainwiseError(f"{file} has no rule: it needs at least one [[rule]]")
-    rules = [_rule(each, f"rule {number} of {file}") for number, each in enumerate(given, start=1)]
+        raise DomainwiseError(f"base in {file} must be 'domainbed', got {base!r}")
+    tables = content.get("rule", [])
+    if not isinstance(tables, list) or not tables:
+        raise DomainwiseError(f"{file} has no rules; expected at least one [[rule]]")
+    rules = [_parse_rule(table, f"rule {number} of {file}") for number, table in enumerate(tables, start=1)]
 
-    def space(task: Task) -> dict[str, Searched]:
-        searched = domainbed(task) if base else {}
-        fitting = [rule for rule in rules if rule.is_for(task)]
-        if not fitting and not base:
-            raise DomainwiseError(f"the search space {name} says nothing of {task.algorithm} on {task.dataset}")
-        for rule in fitting:
-            searched |= rule.searched
-        allowed = (*RUN_SETTINGS, *task.hparams.names())
-        for each in searched:
-            if each not in allowed:
-                raise unknown(f"hyperparameter of {task.algorithm} in {file}", each, allowed)
-        return searched
+    def space(task: SearchTask) -> dict[str, SearchDimension]:
+        dimensions = domainbed(task) if base else {}
+        matching = [rule for rule in rules if rule.matches(task)]
+        if not matching and not base:
+            raise DomainwiseError(f"search space {name} has no rule for {task.algorithm} on {task.dataset}")
+        for rule in matching:
+            dimensions |= rule.dimensions
+        choices = (*RUN_SETTINGS, *task.hparams.fields())
+        for each in dimensions:
+            if each not in choices:
+                raise unknown(f"hyperparameter of {task.algorithm} in {file}", each, choices)
+        return dimensions
 
     return space
 
 
-def _rule(given: Any, where: str) -> _Rule:
-    if not isinstance(given, dict):
+def _parse_rule(table: Any, where: str) -> _Rule:
+    if not isinstance(table, dict):
         raise DomainwiseError(f"{where} must be a table, [[rule]]")
-    for name in _ROUTE:
-        if name in given and not isinstance(given[name], list):
-            raise DomainwiseError(f"{name} in {where} must be a list of names, not {given[name]!r}")
-    searched = {name: _searched(name, value, where) for name, value in given.items() if name not in _ROUTE}
-    return _Rule(given.get("datasets"), given.get("algorithms"), searched)
+    for name in _SELECTORS:
+        if name in table and not isinstance(table[name], list):
+            raise DomainwiseError(f"{name} in {where} must be a list of names, got {table[name]!r}")
+    dimensions = {name: _parse_dimension(name, value, where) for name, value in table.items() if name not in _SELECTORS}
+    return _Rule(table.get("datasets"), table.get("algorithms"), dimensions)
 
 
-def _searched(name: str, value: Any, where: str) -> Searched:
+def _parse_dimension(name: str, value: Any, where: str) -> SearchDimension:
     if not isinstance(value, dict):
-        return Searched(Choice((value,)), name, default=value)
+        return SearchDimension(Choice((value,)), name, default=value)
     settings = {**value}
     default, whole = settings.pop("default", None), settings.pop("whole", False)
     if len(settings) != 1 or next(iter(settings)) not in _DISTRIBUTIONS:
-        raise DomainwiseError(f"{name} in {where} must be drawn by one of {', '.join(_DISTRIBUTIONS)}, not {value}")
+        raise DomainwiseError(f"{name} in {where} must have exactly one of {', '.join(_DISTRIBUTIONS)}, got {value}")
     ((kind, numbers),) = settings.items()
     try:
-        return Searched(_DISTRIBUTIONS[kind](numbers, whole), name, default)
+        return SearchDimension(_DISTRIBUTIONS[kind](numbers, whole), name, default)
     except (TypeError, ValueError) as error:
-        raise DomainwiseError(f"{name} in {where} cannot be drawn by {kind} = {numbers}: {error}") from error
+        raise DomainwiseError(f"{name} in {where} has an invalid distribution {kind} = {numbers}: {error}") from error
 
 
-def _uniform(numbers: Any, whole: bool) -> Distribution:
+def _parse_uniform(numbers: Any, whole: bool) -> Distribution:
     low, high = map(float, numbers)
     return Uniform(low, high, whole=whole)
 
 
-def _power(numbers: Any, whole: bool) -> Distribution:
+def _parse_power(numbers: Any, whole: bool) -> Distribution:
     base, low, high = map(float, numbers)
     return Power(base, low, high, whole=whole)
 
 
-def _choice(options: Any, whole: bool) -> Distribution:
+def _parse_choice(options: Any, whole: bool) -> Distribution:
     if not isinstance(options, list) or not options:
-        raise TypeError("it takes a list of options")
+        raise TypeError("expected a non-empty list of options")
     return Choice(tuple(map(int, options)) if whole else tuple(options))
 
 
 _DISTRIBUTIONS: Mapping[str, Callable[[Any, bool], Distribution]] = {
-    "uniform": _uniform,
-    "power": _power,
-    "choice": _choice,
+    "uniform": _parse_uniform,
+    "power": _parse_power,
+    "choice": _parse_choice,
 }

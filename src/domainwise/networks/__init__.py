@@ -1,8 +1,8 @@
-"""Networks by name: our small ones, and any of torchvision or timm as a backbone."""
+"""Networks by name: three small ones, and torchvision and timm models as backbones."""
 
 from collections.abc import Mapping
 
-from domainwise.networks.backbones import BatchNorm, backbone, is_backbone, known_backbones
+from domainwise.networks.backbones import BatchNorm, build_backbone, is_backbone, list_backbones
 from domainwise.networks.network import Network, NetworkBuilder, Normalize, mlp, mnist_cnn, small_cnn
 
 NETWORKS: Mapping[str, NetworkBuilder] = {
@@ -17,9 +17,9 @@ __all__ = [
     "Network",
     "NetworkBuilder",
     "Normalize",
-    "backbone",
+    "build_backbone",
     "is_backbone",
-    "known_backbones",
+    "list_backbones",
     "mlp",
     "mnist_cnn",
     "small_cnn",

@@ -1,4 +1,4 @@
-"""Any classification network of torchvision, or of timm, as the featurizer of ours."""
+"""Classification models of torchvision and timm as featurizers."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -11,13 +11,19 @@ from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.networks.network import Network, Normalize
-from domainwise.networks.weights import is_file, load_all_but_head, published_state, read_state
+from domainwise.networks.weights import (
+    is_weights_file,
+    load_except_head,
+    load_published_weights,
+    mismatch_error,
+    read_weights,
+)
 
 BatchNorm = Literal["frozen", "live"]
 
 TIMM = "timm:"
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-# Heads that only served to train the original are left out of the network, and of its weights.
+# Auxiliary heads, used only to train the original, are left out of the network and of its weights.
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
 _SETTINGS: dict[str, dict[str, Any]] = {
     "googlenet": {"aux_logits": False, "transform_input": True, "init_weights": False},
@@ -26,10 +32,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Backbone(nn.Module):
-    """A published network without its last layer: images in [0, 1] to features, (b, num_features).
+    """A published model without its last layer: maps images in [0, 1] to features, (b, num_features).
 
     Args:
-        batch_norm: `frozen` keeps the statistics as they came and trains scales and shifts; `live` updates them too.
+        model: The model, whose last layer has been removed.
+        mean, std: Statistics that images are normalized with, per channel.
+        dropout: Dropout probability after the last layer.
+        batch_norm: `frozen` keeps the statistics and trains scales and shifts; `live` updates the statistics as well.
     """
 
     def __init__(
@@ -54,7 +63,7 @@ class Backbone(nn.Module):
         return features
 
 
-def backbone(
+def build_backbone(
     name: str,
     input_shape: Sequence[int],
     num_classes: int,
@@ -63,37 +72,40 @@ def backbone(
     weights: str = "none",
     batch_norm: BatchNorm = "live",
 ) -> Network:
-    """A backbone and a fresh classifier on top of its features.
+    """Build a backbone with a new classifier on top.
 
     Args:
-        name: of a torchvision model, or `timm:` and the name of a timm model.
-        weights: `none`; a file; a name that torchvision publishes weights under; `pretrained` for timm's own.
-        batch_norm: as for `Backbone`.
+        name: Name of a torchvision model, or `timm:` and the name of a timm model.
+        input_shape: Shape of one image.
+        num_classes: Number of classes.
+        dropout: Dropout probability before the classifier.
+        weights: `none`, a file, a name of torchvision's published weights, or `pretrained` for timm's.
+        batch_norm: As for `Backbone`.
     """
     if len(input_shape) != 3 or input_shape[0] != 3:
-        raise DomainwiseError(f"{name} takes images of three channels, not of shape {tuple(input_shape)}")
-    build = _timm_model if name.startswith(TIMM) else _torchvision_model
+        raise DomainwiseError(f"{name} needs images with three channels, got shape {tuple(input_shape)}")
+    build = _build_timm_model if name.startswith(TIMM) else _build_torchvision_model
     try:
         model, (mean, std) = build(name, tuple(input_shape), weights)
         featurizer = Backbone(model, mean=mean, std=std, dropout=dropout, batch_norm=batch_norm)
-        num_features = _num_features(featurizer, input_shape)
+        num_features = _count_features(featurizer, input_shape)
     except DomainwiseError:
         raise
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         size = f"{input_shape[1]} x {input_shape[2]}"
-        raise DomainwiseError(f"{name} cannot be built for images of {size}: {str(error).splitlines()[0]}") from error
+        raise DomainwiseError(f"{name} does not support images of {size}: {str(error).splitlines()[0]}") from error
     classifier = nn.Linear(num_features, num_classes)
     return Network(featurizer, classifier, input_shape=input_shape, num_features=num_features)
 
 
 def is_backbone(name: str) -> bool:
-    return name.startswith(TIMM) or name in known_backbones()
+    return name.startswith(TIMM) or name in list_backbones()
 
 
 @cache
-def known_backbones() -> tuple[str, ...]:
-    """The classification models of torchvision."""
-    # Imported where it is needed: it takes a second that most commands can do without.
+def list_backbones() -> tuple[str, ...]:
+    """Return the names of torchvision's classification models."""
+    # Imported here because it takes a second, and most commands do not need it.
     import torchvision
 
     return tuple(torchvision.models.list_models(module=torchvision.models))
@@ -102,32 +114,31 @@ def known_backbones() -> tuple[str, ...]:
 Statistics = tuple[Sequence[float], Sequence[float]]
 
 
-def _torchvision_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
+def _build_torchvision_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
     import torchvision
     from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
-    if name not in known_backbones():
-        raise unknown("torchvision model", name, known_backbones())
+    if name not in list_backbones():
+        raise unknown("torchvision model", name, list_backbones())
     settings = dict(_SETTINGS.get(name, {}))
     if name.startswith("vit_"):
         settings["image_size"] = input_shape[1]
     if name.startswith("maxvit"):
         settings["input_size"] = input_shape[1:]
     model: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
-    head = _without_head(model)
+    head = _remove_head(model)
     if weights != "none":
-        state = read_state(Path(weights)) if is_file(weights) else published_state(name, weights)
+        state = read_weights(Path(weights)) if is_weights_file(weights) else load_published_weights(name, weights)
         if isinstance(model, VisionTransformer) and "encoder.pos_embedding" in state:
             state = interpolate_embeddings(input_shape[1], model.patch_size, dict(state))
-        what = f"the weights in {weights}" if is_file(weights) else f"the weights {weights}"
-        load_all_but_head(model, state, heads=(head, *_AUXILIARY), what=what, name=name)
+        load_except_head(model, state, heads=(head, *_AUXILIARY), weights=weights, name=name)
     return model, _IMAGENET
 
 
-def _without_head(model: nn.Module) -> str:
-    """Takes out the last layer, and the dropout right before it: ours stands there. Returns the layer's name."""
+def _remove_head(model: nn.Module) -> str:
+    """Remove the last layer and the dropout before it, which ours replaces, and return the layer's name."""
     layers: list[str] = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    # SqueezeNet classifies by a convolution.
+    # SqueezeNet's classifier is a convolution.
     layers = layers or [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
     parent_name, _, own_name = layers[-1].rpartition(".")
     parent = model.get_submodule(parent_name)
@@ -139,49 +150,45 @@ def _without_head(model: nn.Module) -> str:
     return layers[-1]
 
 
-def _timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
+def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
     try:
         import timm
     except ImportError as error:
-        raise DomainwiseError(f"{name} needs timm: pip install 'domainwise[timm]'") from error
+        raise DomainwiseError(f"{name} needs timm; install it with: pip install 'domainwise[timm]'") from error
     model_name = name.removeprefix(TIMM)
     if not timm.is_model(model_name):
-        raise unknown("timm model", model_name, timm.list_models(), shown="what timm.list_models() lists")
+        raise unknown("timm model", model_name, timm.list_models(), shown="see timm.list_models()")
     settings: dict[str, Any] = {"num_classes": 0, "pretrained": weights != "none"}
-    if is_file(weights):
-        # timm fits position embeddings to the image's size by itself.
-        settings["pretrained_cfg_overlay"] = {"state_dict": read_state(Path(weights))}
+    if is_weights_file(weights):
+        # timm itself resizes position embeddings to the image size.
+        settings["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(weights))}
     elif weights not in ("none", "pretrained"):
         raise unknown(f"weights of {name}", weights, ("none", "pretrained", "a file"))
     try:
         try:
             model = timm.create_model(model_name, img_size=input_shape[1], **settings)
-        except TypeError:  # only networks that are built for one size of image take it
+        except TypeError:  # only models with a fixed image size accept it
             model = timm.create_model(model_name, **settings)
     except OSError as error:
         raise DomainwiseError(
-            f"the weights of {name} cannot be downloaded ({error}); give a file as --weights FILE, or --weights none"
+            f"weights of {name} could not be downloaded ({error}); pass --weights FILE or --weights none"
         ) from error
     except RuntimeError as error:
-        if not is_file(weights):
+        if not is_weights_file(weights):
             raise
-        raise _misfit(weights, name, str(error).splitlines()[:2][-1].strip().rstrip(".")) from error
-    if is_file(weights):
-        # timm leaves out what it does not find.
-        given = settings["pretrained_cfg_overlay"]["state_dict"]
-        # Which only counts batches, and is not in every file.
-        lacking = [key for key in model.state_dict() if key not in given and not key.endswith("num_batches_tracked")]
-        if lacking:
-            raise _misfit(weights, name, f"they lack {lacking[0]}")
-    facts: Any = model.pretrained_cfg
-    return model, (facts["mean"], facts["std"])
+        raise mismatch_error(weights, name, str(error).splitlines()[:2][-1].strip().rstrip(".")) from error
+    if is_weights_file(weights):
+        # timm silently skips keys that it does not find.
+        state = settings["pretrained_cfg_overlay"]["state_dict"]
+        # `num_batches_tracked` only counts batches and is missing from some files.
+        missing = [key for key in model.state_dict() if key not in state and not key.endswith("num_batches_tracked")]
+        if missing:
+            raise mismatch_error(weights, name, *(f"missing key {key}" for key in missing))
+    config: Any = model.pretrained_cfg
+    return model, (config["mean"], config["std"])
 
 
-def _misfit(weights: str, name: str, fault: str) -> DomainwiseError:
-    return DomainwiseError(f"the weights in {weights} do not fit {name}: {fault}. Are they of another architecture?")
-
-
-def _num_features(featurizer: Backbone, input_shape: Sequence[int]) -> int:
+def _count_features(featurizer: Backbone, input_shape: Sequence[int]) -> int:
     was_training = featurizer.training
     featurizer.eval()
     with torch.no_grad():

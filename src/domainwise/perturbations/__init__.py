@@ -1,6 +1,6 @@
-"""Adversarial perturbations with structure: a sample's, a domain's, a mix of several, or of low rank.
+"""Structured adversarial perturbations: per sample, per domain, mixtures of several, or of low rank.
 
-They need torch alone and fit any training loop:
+They depend on torch only and fit into any training loop:
 
     x_adv = perturbation.attack(x, domain, lambda x: F.cross_entropy(model(x), y, reduction="none"))
 """

@@ -1,4 +1,4 @@
-"""Means over all processes, where torch.distributed runs: ranks that share a batch then move alike."""
+"""Averages over all ranks of torch.distributed, so that ranks that share a batch move in the same way."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ def has_other_ranks() -> bool:
 
 
 def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each tensor's mean over all ranks, in one message for all of them; without other ranks the tensors themselves."""
+    """Return each tensor's mean over all ranks, sent as one message; without other ranks, the tensors themselves."""
     if not tensors or not has_other_ranks():
         return list(tensors)
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
@@ -23,15 +23,15 @@ def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def average_gradients_(parameters: Iterable[Tensor]) -> None:
-    """Give every parameter its mean gradient over all ranks; one that has none on any rank stays without."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if not trained or not has_other_ranks():
+    """Replace each gradient with its mean over all ranks. Parameters without a gradient on any rank keep none."""
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trainable or not has_other_ranks():
         return
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
-    is_there = torch.tensor([float(each.grad is not None) for each in trained]).to(trained[0].device)
-    *means, is_anywhere = mean_over_ranks([*gradients, is_there])
-    for index, (parameter, mean) in enumerate(zip(trained, means, strict=True)):
-        # Only for a missing gradient is the device asked, and waited for.
-        if parameter.grad is not None or is_anywhere[index] > 0:
-            # Laid out in memory as its parameter is.
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trainable]
+    has_gradient = torch.tensor([float(each.grad is not None) for each in trainable]).to(trainable[0].device)
+    *means, share_with_gradient = mean_over_ranks([*gradients, has_gradient])
+    for index, (parameter, mean) in enumerate(zip(trainable, means, strict=True)):
+        # The device is only queried, and waited for, if this rank has no gradient.
+        if parameter.grad is not None or share_with_gradient[index] > 0:
+            # With the memory layout of the parameter.
             parameter.grad = torch.empty_like(parameter).copy_(mean)

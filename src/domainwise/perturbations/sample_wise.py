@@ -1,38 +1,79 @@
-"""AT: one perturbation a sample, made anew for every batch (Madry et al. 2017)."""
+"""AT: one perturbation per sample, recomputed for every batch (Madry et al. 2017)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from domainwise.perturbations.base import Perturbation, check_choice, direction, draw, project, random_point
+from domainwise.perturbations.base import (
+    Ascent,
+    Bound,
+    Norm,
+    Perturbation,
+    Reduction,
+    check_choice,
+    compute_direction,
+    draw_in_ball,
+    draw_noise,
+    project,
+)
 
-Start = Literal["random", "zero", "cube"]
+SampleStart = Literal["random", "zero", "cube"]
 Over = Literal["sample", "domain"]
 
 
 class SampleWisePerturbation(Perturbation):
-    """Every sample has its own ball, and nothing is kept between batches. One step is FGSM, several are PGD.
+    """One perturbation per sample; nothing is kept between batches. One step is FGSM, several are PGD.
 
     Args:
-        start: `"random"`, a uniform draw from the ball; `"zero"`; or `"cube"`, uniform in [-epsilon, epsilon] an
-            entry and neither projected nor clipped before the first step, as the paper's released code does.
-        over: norms are taken over each `"sample"`, or over all of a `"domain"`'s samples in the batch as one vector,
-            as in the released code.
+        start: `"random"` draws uniformly from the ball; `"zero"`; `"cube"` draws each entry uniformly from
+            [-epsilon, epsilon] and neither projects nor clips before the first step, as in the paper's released code.
+        over: Take norms over each `"sample"`, or over all samples of a `"domain"` in the batch as one vector, as in the
+            released code.
+
+    All other arguments: see `Perturbation`.
     """
 
-    def __init__(
-        self, shape: Sequence[int], *, start: Start = "random", over: Over = "sample", **settings: Any
-    ) -> None:
-        super().__init__(shape, **settings)
-        check_choice("start", start, Start)
-        check_choice("over", over, Over)
-        self.start: Start = start
-        self.over: Over = over
-
-    # Clipping is part of each step, so inside the loop the gradient is taken at the clipped image itself.
+    # Clipping is part of each step, so inside the loop the gradient is already taken at the clipped image.
     clips_in_attack = False
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        epsilon: float,
+        step_size: float,
+        num_domains: int = 1,
+        start: SampleStart = "random",
+        over: Over = "sample",
+        norm: Norm = "l2",
+        ascent: Ascent = "normalized",
+        bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        loss_cap: float | None = None,
+        reduction: Reduction = "mean",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            shape,
+            epsilon=epsilon,
+            step_size=step_size,
+            num_domains=num_domains,
+            norm=norm,
+            ascent=ascent,
+            bounds=bounds,
+            mean=mean,
+            std=std,
+            loss_cap=loss_cap,
+            reduction=reduction,
+            generator=generator,
+        )
+        check_choice("start", start, SampleStart)
+        check_choice("over", over, Over)
+        self.start: SampleStart = start
+        self.over: Over = over
 
     @property
     def is_kept(self) -> bool:
@@ -43,36 +84,35 @@ class SampleWisePerturbation(Perturbation):
         if self.start == "zero":
             delta = torch.zeros_like(x)
         elif self.start == "cube":
-            delta = (2 * draw("uniform", shape, like=x, generator=self.generator) - 1) * self.epsilon
+            delta = (2 * draw_noise("uniform", shape, like=x, generator=self.generator) - 1) * self.epsilon
         else:
-            delta = self._clipped_offset(
-                x, random_point(shape, self.epsilon, self.norm, like=x, generator=self.generator)
-            )
+            delta = draw_in_ball(shape, self.epsilon, self.norm, like=x, generator=self.generator)
+            delta = self._clip_offset(x, delta)
         return (delta.requires_grad_(),)
 
-    def _offset(self, domain: Tensor, point: tuple[Tensor, ...]) -> Tensor:
-        return point[0]
+    def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
+        return variables[0]
 
     def _ascend(
-        self, point: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
+        self, variables: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
     ) -> None:
         assert batch is not None
         x, domain = batch
-        (delta,), (gradient,) = point, gradients
+        (delta,), (gradient,) = variables, gradients
         if self.over == "sample":
-            moved = self._moved(delta, gradient, batch_dims=1)
+            moved = self._step(delta, gradient, batch_dims=1)
         else:
             moved = delta.clone()
-            for each in range(self.num_domains):
-                if (rows := domain == each).any():
-                    moved[rows] = self._moved(delta[rows], gradient[rows], batch_dims=0)
-        delta.copy_(self._clipped_offset(x, moved))
+            for index in range(self.num_domains):
+                if (rows := domain == index).any():
+                    moved[rows] = self._step(delta[rows], gradient[rows], batch_dims=0)
+        delta.copy_(self._clip_offset(x, moved))
 
-    def _moved(self, delta: Tensor, gradient: Tensor, batch_dims: int) -> Tensor:
-        step = self.step_size * direction(gradient, self.ascent, self.norm, batch_dims)
+    def _step(self, delta: Tensor, gradient: Tensor, batch_dims: int) -> Tensor:
+        step = self.step_size * compute_direction(gradient, self.ascent, self.norm, batch_dims)
         return project(delta + step, self.epsilon, self.norm, batch_dims)
 
-    def _clipped_offset(self, x: Tensor, delta: Tensor) -> Tensor:
-        """The part of the offset that survives clipping; it is no longer than the whole."""
-        image = self.space.image(x)
+    def _clip_offset(self, x: Tensor, delta: Tensor) -> Tensor:
+        """Return the part of the offset that survives clipping; its norm is never larger."""
+        image = self.space.to_image(x)
         return self.space.clip(image + delta) - image

@@ -1,52 +1,79 @@
-"""UAT: one perturbation a domain, kept over updates (Moosavi-Dezfooli et al. 2017, a domain at a time)."""
+"""UAT: one perturbation per domain, kept across updates (Moosavi-Dezfooli et al. 2017, applied per domain)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from domainwise.perturbations.base import Norm, Perturbation, check_choice, direction, draw, of_each, project
-
-KeptStart = Literal["projected", "unprojected"]
+from domainwise.perturbations.base import (
+    Ascent,
+    Bound,
+    GaussianStart,
+    Norm,
+    Perturbation,
+    Reduction,
+    compute_direction,
+    draw_gaussian_start,
+    gather_per_sample,
+    project,
+    step_and_project,
+)
 
 
 class UniversalPerturbation(Perturbation):
-    """All samples of a domain share one perturbation, which lives on from batch to batch.
+    """One perturbation per domain, shared by all its samples and kept between batches.
 
     Args:
-        start: Gaussian noise, `"projected"` onto the ball, or the released code's N(0, 1) * 2 epsilon - epsilon,
-            `"unprojected"`: outside the ball until its first step.
+        start: Gaussian noise, either `"projected"` onto the ball, or `"unprojected"`: N(0, 1) * 2 epsilon - epsilon as
+            in the released code, which lies outside the ball until the first step.
+
+    All other arguments: see `Perturbation`.
     """
 
-    def __init__(self, shape: Sequence[int], *, start: KeptStart = "projected", **settings: Any) -> None:
-        super().__init__(shape, **settings)
-        self.deltas = nn.Parameter(kept_start((self.num_domains, *self.shape), start, self, batch_dims=1))
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        epsilon: float,
+        step_size: float,
+        num_domains: int = 1,
+        start: GaussianStart = "projected",
+        norm: Norm = "l2",
+        ascent: Ascent = "normalized",
+        bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        loss_cap: float | None = None,
+        reduction: Reduction = "mean",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            shape,
+            epsilon=epsilon,
+            step_size=step_size,
+            num_domains=num_domains,
+            norm=norm,
+            ascent=ascent,
+            bounds=bounds,
+            mean=mean,
+            std=std,
+            loss_cap=loss_cap,
+            reduction=reduction,
+            generator=generator,
+        )
+        deltas = draw_gaussian_start(
+            (num_domains, *self.shape), start, self.epsilon, norm, batch_dims=1, generator=generator
+        )
+        self.deltas = nn.Parameter(deltas)
 
-    def _offset(self, domain: Tensor, point: tuple[Tensor, ...]) -> Tensor:
-        return of_each(point[0], domain)
+    def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
+        return gather_per_sample(variables[0], domain)
 
     def _ascend(
-        self, point: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
+        self, variables: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
     ) -> None:
-        step = self.step_size * direction(gradients[0], self.ascent, self.norm)
-        self.deltas.copy_(stepped(self.deltas, step, self.epsilon, self.norm, batch_dims=1))
+        step = self.step_size * compute_direction(gradients[0], self.ascent, self.norm)
+        self.deltas.copy_(step_and_project(self.deltas, step, self.epsilon, self.norm))
 
-    def _confine(self) -> None:
+    def _project(self) -> None:
         self.deltas.copy_(project(self.deltas, self.epsilon, self.norm))
-
-
-def kept_start(shape: tuple[int, ...], start: KeptStart, of: Perturbation, batch_dims: int) -> Tensor:
-    """The Gaussian start of perturbations that are kept."""
-    check_choice("start", start, KeptStart)
-    noise = draw("normal", shape, like=torch.empty(0), generator=of.generator)
-    if start == "unprojected":
-        return noise * 2 * of.epsilon - of.epsilon
-    return project(noise, of.epsilon, of.norm, batch_dims)
-
-
-def stepped(points: Tensor, step: Tensor, epsilon: float, norm: Norm, batch_dims: int) -> Tensor:
-    """Points moved and projected; one with no step stays to the bit, even outside the ball."""
-    has_step = (step != 0).reshape(*step.shape[:batch_dims], -1).any(-1)
-    has_step = has_step.reshape(*has_step.shape, *[1] * (points.ndim - batch_dims))
-    return torch.where(has_step, project(points + step, epsilon, norm, batch_dims), points)

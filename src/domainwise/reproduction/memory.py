@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.networks import backbone, small_cnn
+from domainwise.networks import build_backbone, small_cnn
 from domainwise.reproduction.recipe import Claim
 from domainwise.reproduction.verdict import Judged, Verdict
 
@@ -55,7 +55,7 @@ def measured_costs(network: str, image_size: int, batch_size: int, rounds: int =
         for _ in range(DOMAINS)
     ]
     hparams: dict[str, dict[str, Any]] = {"erm": {}, "mat": {"count": COUNT}, "ldat": {"rank": RANK}}
-    build = small_cnn if network == "small_cnn" else partial(backbone, network)
+    build = small_cnn if network == "small_cnn" else partial(build_backbone, network)
     made = {}
     for method, values in hparams.items():
         torch.manual_seed(0)

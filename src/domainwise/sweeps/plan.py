@@ -11,7 +11,7 @@ from domainwise.data import Dataset
 from domainwise.data.dataset import assign_roles
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.hparams import Space, Task, drawn, read_space
+from domainwise.hparams import SearchTask, Space, draw_hparams, read_space
 from domainwise.hparams.space import RUN_SETTINGS
 from domainwise.selection.frame import dataset_label
 from domainwise.storage.sweep_folder import PlannedRun
@@ -95,10 +95,10 @@ def _draw_config(
 ) -> RunConfig:
     """Return the config of one draw, without test domains. What the spec fixes is not drawn."""
     hparams_class = spec.config(name, algorithm).algorithm_class().Hparams
-    values = drawn(space(Task(algorithm, hparams_class, dataset.name, dataset.search)), draw, trial)
+    values = draw_hparams(space(SearchTask(algorithm, hparams_class, dataset.name, dataset.search)), draw, trial)
     settings = {key: values.pop(key) for key in RUN_SETTINGS if key in values}
     settings |= {key: value for key, value in spec.settings.items() if key in RUN_SETTINGS}
-    hparams = {**values, **{key: value for key, value in spec.hparams.items() if key in hparams_class.names()}}
+    hparams = {**values, **{key: value for key, value in spec.hparams.items() if key in hparams_class.fields()}}
     return spec.config(name, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
 
 

@@ -135,7 +135,7 @@ class RunConfig:
         from domainwise.training import registry
 
         registry.find_dataset_builder(self.dataset)
-        self.algorithm_class().Hparams.of(**self.hparams)
+        self.algorithm_class().Hparams.build(**self.hparams)
         if self.network is not None:
             self.network_builder()
 

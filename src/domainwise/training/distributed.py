@@ -107,7 +107,7 @@ def sharding_caveats(algorithm: Algorithm, config: RunConfig, world: World) -> l
     assert config.batch_size is not None
     shard = f"its own {config.batch_size // world.size} of {config.batch_size} images per domain"
     caveats = []
-    if not algorithm.is_exact_in_shares:
+    if not algorithm.is_exact_over_ranks:
         caveats.append(
             f"{config.algorithm_name} compares the samples of a batch: each of {world.size} processes uses {shard}"
         )

@@ -15,9 +15,9 @@ from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_files import image_files
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.networks import NETWORKS, NetworkBuilder, backbone, is_backbone, known_backbones
+from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones
 from domainwise.networks.backbones import TIMM
-from domainwise.networks.weights import is_file, named_by_content
+from domainwise.networks.weights import fingerprint_weights, is_weights_file
 from domainwise.seeds import seed_hash
 from domainwise.training.config import BatchNorm, RunConfig
 
@@ -34,11 +34,11 @@ def find_network_builder(
 ) -> NetworkBuilder:
     weights = str(weights or "none")
     if isinstance(network, str) and is_backbone(network):
-        return partial(backbone, network, weights=weights, batch_norm=batch_norm or "live")
+        return partial(build_backbone, network, weights=weights, batch_norm=batch_norm or "live")
     if weights != "none" or batch_norm is not None:
         raise DomainwiseError(f"network {import_path(network)} does not support weights or batch_norm; backbones do")
     choices = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
-    return _look_up("network", network, NETWORKS, known_backbones(), choices)
+    return _look_up("network", network, NETWORKS, list_backbones(), choices)
 
 
 def find_dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
@@ -84,7 +84,7 @@ def import_path(thing: str | Callable[..., Any]) -> str:
 
 def identify_weights(weights: str | Path | None) -> str | Path | None:
     """Return the name of published weights, or the name and hash of a file, so that moving it changes nothing."""
-    return named_by_content(Path(weights)) if weights is not None and is_file(str(weights)) else weights
+    return fingerprint_weights(Path(weights)) if weights is not None and is_weights_file(str(weights)) else weights
 
 
 def build_dataset(
@@ -139,8 +139,8 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
     """Fill in everything left open: the dataset's defaults and every hyperparameter."""
     parts = assign_roles(dataset, config.train_domains, config.test_domains)
     hparams_class = config.algorithm_class().Hparams
-    defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.names()}
-    hparams = hparams_class.of(**{**defaults, **config.hparams})
+    defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.fields()}
+    hparams = hparams_class.build(**{**defaults, **config.hparams})
     network = config.network if config.network is not None else dataset.network
     weights, batch_norm = _resolve_weights(config, network, dataset)
     resolved = dataclasses.replace(

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from domainwise.errors import DomainwiseError
 from domainwise.explain.gradcam import heat_maps, map_layer
-from domainwise.networks import Network, backbone, mnist_cnn, small_cnn
+from domainwise.networks import Network, build_backbone, mnist_cnn, small_cnn
 
 SIZE = 32
 # Upper left corners of the patches, away from the edges of the last layer's cells of eight pixels.
@@ -66,7 +66,7 @@ def test_cells_of_transformers_are_those_of_the_definition(
 ) -> None:
     monkeypatch.setattr(nn.init, "trunc_normal_", lambda tensor, mean=0.0, std=1.0, **_: tensor.data.normal_(mean, std))
     torch.manual_seed(0)
-    network, images = backbone(name, (3, SIZE, SIZE), 3).eval(), torch.rand(3, 3, SIZE, SIZE)
+    network, images = build_backbone(name, (3, SIZE, SIZE), 3).eval(), torch.rand(3, 3, SIZE, SIZE)
     nn.init.normal_(network.classifier.weight)  # type: ignore[arg-type]
     layer = map_layer(network, (3, SIZE, SIZE))
     kept: list[Tensor] = []
@@ -138,7 +138,7 @@ def test_the_network_is_left_as_it_was(name: str) -> None:
     if name.startswith("timm:"):
         pytest.importorskip("timm", reason="timm is an optional dependency")
     torch.manual_seed(0)
-    network = small_cnn((3, 64, 64), 2, 0.5) if name == "small_cnn" else backbone(name, (3, 64, 64), 2, 0.5)
+    network = small_cnn((3, 64, 64), 2, 0.5) if name == "small_cnn" else build_backbone(name, (3, 64, 64), 2, 0.5)
     network.train()
     network.classifier.eval()
     first = next(network.parameters())

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from domainwise.errors import DomainwiseError
 from domainwise.explain.gradcam import MapLayer, map_layer
-from domainwise.networks import Network, backbone, mlp, mnist_cnn, small_cnn
+from domainwise.networks import Network, build_backbone, mlp, mnist_cnn, small_cnn
 
 CLASS_TOKEN = "featurizer.model.encoder.layers.encoder_layer_1.ln_1"
 
@@ -21,7 +21,7 @@ def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def built(name: str, size: int) -> Network:
     torch.manual_seed(0)
     ours = {"small_cnn": small_cnn, "mnist_cnn": mnist_cnn, "mlp": mlp}
-    return ours[name]((3, size, size), 2, 0.0) if name in ours else backbone(name, (3, size, size), 2)
+    return ours[name]((3, size, size), 2, 0.0) if name in ours else build_backbone(name, (3, size, size), 2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Random cases of a perturbation and a batch, and what a hypothesis test does with them."""
+"""Random perturbation settings and batches for hypothesis tests."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ FREE = [kind for kind in WITHOUT_DRAWS if kind not in UNPROJECTED]
 
 @dataclass
 class Case:
-    """A batch of mixed domains, and the settings of a perturbation for it."""
+    """A batch of mixed domains, and settings of a perturbation for it."""
 
     domain: Tensor
     double: bool

@@ -1,4 +1,4 @@
-"""Every kind of perturbation by name, and the losses and measures that their tests share."""
+"""All kinds of perturbations by name, and losses and measures shared by the tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ WITHOUT_DRAWS = [kind for kind in KINDS if "random" not in kind and "cube" not i
 
 
 def build(kind: str, *, seed: int = 0, count: int = 2, rank: int = 2, double: bool = False, **settings: Any) -> Any:
-    """A perturbation of the kind, all its draws from a generator of its own."""
+    """Build a perturbation of this kind with its own generator."""
     of_kind, options = KINDS[kind]
     sizes = {MultiplePerturbation: {"count": count}, LowRankPerturbation: {"rank": rank}}.get(of_kind, {})
     generator = torch.Generator().manual_seed(seed)
@@ -50,12 +50,12 @@ def build(kind: str, *, seed: int = 0, count: int = 2, rank: int = 2, double: bo
 
 
 def linear_loss(slopes: Tensor) -> Callable[[Tensor], Tensor]:
-    """A loss whose gradient at a sample is that sample's slopes, wherever it is taken."""
+    """A loss whose gradient is constant: the slopes of each sample."""
     return lambda x: (x * slopes).flatten(1).sum(1)
 
 
 def wavy_loss(slopes: Tensor) -> Callable[[Tensor], Tensor]:
-    """A loss whose gradient is another one at every point and for every sample."""
+    """A loss whose gradient differs between points and samples."""
     return lambda x: (x * slopes + torch.sin(3 * x + slopes) / 2).flatten(1).sum(1)
 
 
@@ -69,6 +69,6 @@ def state_of(perturbation: nn.Module) -> dict[str, Tensor]:
 
 
 def pass_once(perturbation: Perturbation, x: Tensor, domain: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
-    """One step of the one-pass use."""
+    """Take one one-pass step."""
     loss(perturbation(x, domain)).mean().backward()
     perturbation.ascend_()

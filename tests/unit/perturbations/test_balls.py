@@ -1,4 +1,4 @@
-"""Every constraint holds after any sequence of steps."""
+"""All constraints hold after any sequence of steps."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ from domainwise.perturbations import MultiplePerturbation
 
 
 def assert_offset_in_ball(perturbed: Tensor, case: Case, perturbation: Any) -> None:
-    """Perturbed samples lie in the ball around them, one by one or a domain's samples all together."""
+    """Check that perturbed samples lie in their balls, per sample or per domain."""
     offset = perturbed - case.x
     if getattr(perturbation, "over", "sample") == "domain":
         lengths = [length(offset[case.domain == each], perturbation.norm, 0) for each in case.present]

@@ -1,4 +1,4 @@
-"""Domains mix freely in a batch, and one that is absent does not move."""
+"""Domains mix freely in a batch, and absent domains do not move."""
 
 import copy
 

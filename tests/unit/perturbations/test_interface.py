@@ -1,8 +1,10 @@
-"""How perturbations are called: arguments and what they mean, the errors, the two uses, and what it all costs."""
+"""The interface of perturbations: signatures, arguments, errors, both uses, and memory."""
 
 import ast
 import copy
+import inspect
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,11 @@ import domainwise.perturbations
 from domainwise.perturbations import (
     LowRankPerturbation,
     MultiplePerturbation,
+    Perturbation,
     SampleWisePerturbation,
     UniversalPerturbation,
 )
-from domainwise.perturbations.base import project, random_point
+from domainwise.perturbations.base import draw_in_ball, project
 
 NOT_ONE_PASS = [*SAMPLE_WISE, *MIXED_BY_SAMPLE]
 
@@ -52,16 +55,49 @@ def moves(perturbation: Any, before: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: after - before[name] for name, after in state_of(perturbation).items()}
 
 
+class TestSignatures:
+    @pytest.mark.parametrize(
+        "kind", [LowRankPerturbation, MultiplePerturbation, SampleWisePerturbation, UniversalPerturbation]
+    )
+    def test_all_arguments_are_listed_with_the_defaults_of_the_base(self, kind: type[Perturbation]) -> None:
+        parameters = inspect.signature(kind).parameters
+        assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        base = inspect.signature(Perturbation).parameters
+        assert {name: parameters.get(name) for name in base} == dict(base)
+        assert list(parameters)[:3] == ["shape", "epsilon", "step_size"]
+
+    def test_all_arguments_reach_the_base(self) -> None:
+        generator = torch.Generator()
+        settings: dict[str, Any] = {
+            "epsilon": 0.3,
+            "step_size": 0.2,
+            "num_domains": 2,
+            "norm": "linf",
+            "ascent": "sign",
+            "loss_cap": 3.0,
+            "reduction": "sum",
+            "generator": generator,
+        }
+        assert settings.keys() | {"shape", "bounds", "mean", "std"} == inspect.signature(Perturbation).parameters.keys()
+        for kind in (LowRankPerturbation, MultiplePerturbation, SampleWisePerturbation, UniversalPerturbation):
+            with warnings.catch_warnings(action="ignore"):
+                perturbation = kind(SHAPE, bounds=(0.25, 0.75), mean=(0.1, 0.2), std=(0.3, 0.4), **settings)
+            assert {name: getattr(perturbation, name) for name in settings} == settings
+            assert (perturbation.space.low, perturbation.space.high) == (0.25, 0.75)
+            assert perturbation.space.mean.flatten().tolist() == pytest.approx([0.1, 0.2])
+            assert perturbation.space.std.flatten().tolist() == pytest.approx([0.3, 0.4])
+
+
 class TestBounds:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_none_lets_everything_through(self, kind: str) -> None:
+    def test_none_disables_clipping(self, kind: str) -> None:
         perturbation = build(kind, epsilon=9.0, step_size=9.0, bounds=None)
         perturbed = perturbation.attack(images(4), None, linear_loss(noise(4)))
         assert perturbed.min() < 0
         assert perturbed.max() > 1
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_by_default_images_end_at_zero_and_one(self, kind: str) -> None:
+    def test_images_are_clipped_to_0_and_1_by_default(self, kind: str) -> None:
         perturbation = build(kind, epsilon=9.0, step_size=9.0)
         perturbed = perturbation.attack(images(4), None, linear_loss(noise(4)))
         assert perturbed.min() == 0
@@ -74,13 +110,13 @@ class TestBounds:
         assert torch.equal(perturbation(x), (x + perturbation.delta()).clamp(0.25, 0.75))
 
     @pytest.mark.parametrize("kind", WITHOUT_DRAWS)
-    def test_tensors_of_one_value_act_as_the_numbers(self, kind: str) -> None:
+    def test_constant_tensors_are_equivalent_to_numbers(self, kind: str) -> None:
         of_numbers = build(kind, epsilon=3.0, bounds=(0.1, 0.9), count=1)
         of_tensors = build(kind, epsilon=3.0, bounds=(torch.tensor(0.1), torch.full(SHAPE, 0.9)), count=1)
         perturbed = [each.attack(images(3), None, wavy_loss(noise(3)), steps=2) for each in (of_numbers, of_tensors)]
         torch.testing.assert_close(*perturbed)
 
-    def test_tensors_clip_each_channel_to_its_own(self) -> None:
+    def test_tensors_clip_per_channel(self) -> None:
         low, high = torch.tensor([0.0, -1.0]).reshape(2, 1, 1), torch.tensor([1.0, 0.5]).reshape(2, 1, 1)
         x = images(3)
         perturbation = build("universal", epsilon=30.0, bounds=(low, high))
@@ -88,7 +124,7 @@ class TestBounds:
         assert torch.equal(perturbation(x), expected)
 
     @pytest.mark.parametrize("bounds", [(0.0, torch.ones(2, 1, 1)), (torch.zeros(2, 1, 1), 1.0)])
-    def test_a_number_and_a_tensor_go_together(self, bounds: Any) -> None:
+    def test_a_number_and_a_tensor_can_be_combined(self, bounds: Any) -> None:
         x = images(3)
         perturbation = build("universal", epsilon=30.0, bounds=bounds)
         torch.testing.assert_close(perturbation(x), (x + perturbation.delta()).clamp(0.0, 1.0))
@@ -102,7 +138,7 @@ class TestNormalizedInputs:
 
     @pytest.mark.parametrize("norm", ["l2", "linf"])
     @pytest.mark.parametrize("kind", WITHOUT_DRAWS)
-    def test_the_attack_is_the_one_on_the_image(self, kind: str, norm: str) -> None:
+    def test_the_attack_equals_the_one_on_the_image(self, kind: str, norm: str) -> None:
         settings = {"num_domains": 2, "count": 1, "norm": norm, "epsilon": 0.6, "ascent": "gradient"}
         of_inputs = build(kind, mean=self.mean, std=self.std, **settings)
         of_images = build(kind, **settings)
@@ -121,7 +157,7 @@ class TestNormalizedInputs:
         torch.testing.assert_close(perturbation(self.normalized(image)), expected, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_radius_and_bounds_are_of_the_image(self, kind: str) -> None:
+    def test_radius_and_bounds_refer_to_the_image(self, kind: str) -> None:
         perturbation = build(kind, mean=self.mean, std=self.std, epsilon=0.6, step_size=5.0)
         image = images(1)
         perturbed = perturbation.attack(self.normalized(image), None, wavy_loss(noise(1)), steps=2)
@@ -132,8 +168,8 @@ class TestNormalizedInputs:
         assert perturbed_image.max() <= 1 + 1e-5
 
     @pytest.mark.parametrize("given", [{"mean": [0.5, 0.5]}, {"std": [0.5, 0.5]}])
-    def test_one_without_the_other_is_an_error(self, given: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match="mean and std together"):
+    def test_error_for_mean_without_std(self, given: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="pass mean and std together"):
             build("universal", **given)
 
 
@@ -150,35 +186,35 @@ class TestInnerLoss:
         slopes = noise(4)
         torch.testing.assert_close(self.step(images(4), slopes), 0.5 * slopes.mean(0))
 
-    def test_or_summed(self) -> None:
+    def test_the_loss_can_be_summed(self) -> None:
         slopes = noise(4)
         torch.testing.assert_close(self.step(images(4), slopes, reduction="sum"), 0.5 * slopes.sum(0))
 
-    def test_a_sum_is_of_each_domain_by_itself(self) -> None:
+    def test_the_sum_is_per_domain(self) -> None:
         perturbation = build("universal", num_domains=2, reduction="sum", **self.settings)
         before, slopes = state_of(perturbation), noise(3)
         perturbation.attack(images(3), torch.tensor([1, 0, 1]), linear_loss(slopes))
         expected = 0.5 * torch.stack([slopes[1], slopes[0] + slopes[2]])
         torch.testing.assert_close(moves(perturbation, before)["deltas"], expected)
 
-    def test_a_sample_above_the_cap_does_not_pull(self) -> None:
+    def test_samples_above_the_cap_do_not_contribute(self) -> None:
         x, slopes = torch.ones(2, *SHAPE), torch.ones(2, *SHAPE)
         slopes[0] /= 100
         torch.testing.assert_close(self.step(x, slopes, loss_cap=2.0), 0.5 * slopes[0] / 2)
 
-    def test_a_sample_below_the_cap_pulls_as_ever(self) -> None:
+    def test_samples_below_the_cap_contribute_fully(self) -> None:
         x, slopes = torch.ones(2, *SHAPE), torch.ones(2, *SHAPE)
         torch.testing.assert_close(self.step(x, slopes, loss_cap=41.0), 0.5 * slopes[0])
 
     @pytest.mark.parametrize("kind", KEPT)
-    def test_nothing_moves_where_every_sample_is_above_the_cap(self, kind: str) -> None:
+    def test_nothing_moves_if_all_samples_are_above_the_cap(self, kind: str) -> None:
         perturbation = build(kind, num_domains=2, loss_cap=1.0)
         before = state_of(perturbation)
         loss = linear_loss(noise(4))
         perturbation.attack(images(4), torch.tensor([0, 1, 0, 1]), lambda x: loss(x) + 1000)
         assert all(not move.any() for move in moves(perturbation, before).values())
 
-    def test_a_capped_sample_stays_and_another_moves(self) -> None:
+    def test_a_capped_sample_stays_and_the_other_moves(self) -> None:
         x = images(2)
         slopes = noise(2)
         perturbation = build("sample-wise zero over sample", loss_cap=1.0)
@@ -190,23 +226,23 @@ class TestInnerLoss:
 
 class TestDomains:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_none_is_the_one_domain(self, kind: str) -> None:
+    def test_none_means_the_only_domain(self, kind: str) -> None:
         one, other = build(kind), build(kind)
         x, loss = images(3), wavy_loss(noise(3))
         assert torch.equal(one.attack(x, None, loss), other.attack(x, torch.zeros(3, dtype=torch.int64), loss))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_none_of_several_is_an_error(self, kind: str) -> None:
-        with pytest.raises(ValueError, match="say which of the 3 domains each sample is from"):
+    def test_error_for_none_with_several_domains(self, kind: str) -> None:
+        with pytest.raises(ValueError, match="domain=None is ambiguous with 3 domains"):
             build(kind, num_domains=3).attack(images(2), None, linear_loss(noise(2)))
 
     @pytest.mark.parametrize("kind", ONE_PASS)
-    def test_none_of_several_is_an_error_of_forward(self, kind: str) -> None:
-        with pytest.raises(ValueError, match="say which of the 3 domains each sample is from"):
+    def test_error_in_forward_for_none_with_several_domains(self, kind: str) -> None:
+        with pytest.raises(ValueError, match="domain=None is ambiguous with 3 domains"):
             build(kind, num_domains=3)(images(2))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_number_is_the_domain_of_all(self, kind: str) -> None:
+    def test_a_number_is_the_domain_of_all_samples(self, kind: str) -> None:
         one, other = build(kind, num_domains=3), build(kind, num_domains=3)
         x, loss = images(3), wavy_loss(noise(3))
         assert torch.equal(one.attack(x, 2, loss), other.attack(x, torch.tensor([2, 2, 2]), loss))
@@ -232,48 +268,48 @@ class TestDomains:
         ],
         ids=["too many", "two dimensions", "none", "float", "bool"],
     )
-    def test_a_wrong_tensor_is_an_error(self, domain: Tensor) -> None:
-        with pytest.raises(ValueError, match=r"domain must hold one integer a sample, \(2,\), not"):
+    def test_error_for_a_wrong_domain_tensor(self, domain: Tensor) -> None:
+        with pytest.raises(ValueError, match=r"domain must have one integer per sample, shape \(2,\), got"):
             build("universal").attack(images(2), domain, linear_loss(noise(2)))
 
     @pytest.mark.parametrize(
-        ("domain", "found"),
+        ("domain", "span"),
         [(torch.tensor([0, 3]), "0 to 3"), (torch.tensor([-1, 2]), "-1 to 2"), (3, "3 to 3"), (-1, "-1 to -1")],
     )
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_domain_that_is_not_there_is_an_error(self, kind: str, domain: Any, found: str) -> None:
-        with pytest.raises(ValueError, match=f"domain must be from 0 to 2, found {found}"):
+    def test_error_for_a_domain_out_of_range(self, kind: str, domain: Any, span: str) -> None:
+        with pytest.raises(ValueError, match=f"domain must be between 0 and 2, got {span}"):
             build(kind, num_domains=3).attack(images(2), domain, linear_loss(noise(2)))
 
 
 class TestErrors:
     @pytest.mark.parametrize("kind", KINDS)
     def test_inputs_of_another_shape(self, kind: str) -> None:
-        with pytest.raises(ValueError, match=r"\(5, 4\) do not fit a perturbation of shape \(2, 5, 4\)"):
+        with pytest.raises(ValueError, match=r"expected inputs of shape \(2, 5, 4\), got \(5, 4\)"):
             build(kind).attack(images(2)[:, 0], None, lambda x: x.flatten(1).sum(1))
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_loss_of_the_whole_batch(self, kind: str) -> None:
-        with pytest.raises(ValueError, match=r'one loss a sample, \(2,\), not \(\): use reduction="none"'):
+        with pytest.raises(ValueError, match=r'one loss per sample, shape \(2,\), got \(\); use reduction="none"'):
             build(kind).attack(images(2), None, lambda x: x.mean())
 
     def test_a_loss_with_a_dimension_too_many(self) -> None:
-        with pytest.raises(ValueError, match=r"one loss a sample, \(2,\), not \(2, 1\)"):
+        with pytest.raises(ValueError, match=r"one loss per sample, shape \(2,\), got \(2, 1\)"):
             build("universal").attack(images(2), None, lambda x: x.flatten(1).sum(1, keepdim=True))
 
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"epsilon": -0.1}, "epsilon must be a number of at least 0, not -0.1"),
-            ({"epsilon": float("nan")}, "epsilon must be a number of at least 0, not nan"),
-            ({"epsilon": float("inf")}, "epsilon must be a number of at least 0, not inf"),
-            ({"step_size": -1.0}, "step_size must be a number of at least 0, not -1.0"),
-            ({"step_size": float("nan")}, "step_size must be a number of at least 0, not nan"),
-            ({"num_domains": 0}, "num_domains must be at least 1, not 0"),
-            ({"loss_cap": 0.0}, "loss_cap must be above 0, not 0.0"),
-            ({"norm": "l1"}, "norm must be one of 'l2', 'linf', not 'l1'"),
-            ({"ascent": "adam"}, "ascent must be one of 'normalized', 'gradient', 'sign', not 'adam'"),
-            ({"reduction": "none"}, "reduction must be one of 'mean', 'sum', not 'none'"),
+            ({"epsilon": -0.1}, "epsilon must be a finite number of at least 0, got -0.1"),
+            ({"epsilon": float("nan")}, "epsilon must be a finite number of at least 0, got nan"),
+            ({"epsilon": float("inf")}, "epsilon must be a finite number of at least 0, got inf"),
+            ({"step_size": -1.0}, "step_size must be a finite number of at least 0, got -1.0"),
+            ({"step_size": float("nan")}, "step_size must be a finite number of at least 0, got nan"),
+            ({"num_domains": 0}, "num_domains must be at least 1, got 0"),
+            ({"loss_cap": 0.0}, "loss_cap must be positive, got 0.0"),
+            ({"norm": "l1"}, "norm must be one of 'l2', 'linf', got 'l1'"),
+            ({"ascent": "adam"}, "ascent must be one of 'normalized', 'gradient', 'sign', got 'adam'"),
+            ({"reduction": "none"}, "reduction must be one of 'mean', 'sum', got 'none'"),
         ],
         ids=str,
     )
@@ -285,20 +321,24 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("of_kind", "given", "message"),
         [
-            (SampleWisePerturbation, {"start": "projected"}, "start must be one of 'random', 'zero', 'cube', not"),
-            (SampleWisePerturbation, {"over": "batch"}, "over must be one of 'sample', 'domain', not 'batch'"),
-            (UniversalPerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', not 'zero'"),
-            (MultiplePerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', not 'zero'"),
-            (MultiplePerturbation, {"count": 0}, "count must be at least 1, not 0"),
-            (MultiplePerturbation, {"weights": "batch"}, "weights must be one of 'domain', 'sample', not 'batch'"),
+            (SampleWisePerturbation, {"start": "projected"}, "start must be one of 'random', 'zero', 'cube', got"),
+            (SampleWisePerturbation, {"over": "batch"}, "over must be one of 'sample', 'domain', got 'batch'"),
+            (UniversalPerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', got 'zero'"),
+            (MultiplePerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', got 'zero'"),
+            (MultiplePerturbation, {"count": 0}, "count must be at least 1, got 0"),
+            (MultiplePerturbation, {"weights": "batch"}, "weights must be one of 'domain', 'sample', got 'batch'"),
             (
                 MultiplePerturbation,
                 {"normalized_over": "all"},
                 "normalized_over must be one of 'perturbation', 'stack'",
             ),
-            (MultiplePerturbation, {"weight_step_size": -1.0}, "weight_step_size must be a number of at least 0"),
-            (LowRankPerturbation, {"rank": 0}, "rank must be at least 1, not 0"),
-            (LowRankPerturbation, {"shape": (5, 4)}, r"needs a shape \(channels, height, width\), not \(5, 4\)"),
+            (
+                MultiplePerturbation,
+                {"weight_step_size": -1.0},
+                "weight_step_size must be a finite number of at least 0",
+            ),
+            (LowRankPerturbation, {"rank": 0}, "rank must be at least 1, got 0"),
+            (LowRankPerturbation, {"shape": (5, 4)}, r"needs shape \(channels, height, width\), got \(5, 4\)"),
         ],
         ids=str,
     )
@@ -311,13 +351,13 @@ class TestErrors:
     def test_a_wrong_new_radius_changes_nothing(self, kind: str, radius: float) -> None:
         perturbation = build(kind, epsilon=0.3)
         before = state_of(perturbation)
-        with pytest.raises(ValueError, match="epsilon must be a number of at least 0"):
+        with pytest.raises(ValueError, match="epsilon must be a finite number of at least 0"):
             perturbation.epsilon = radius
         assert perturbation.epsilon == 0.3
         assert all(not move.any() for move in moves(perturbation, before).values())
 
     @pytest.mark.parametrize("kind", NOT_ONE_PASS)
-    def test_what_is_made_anew_cannot_be_shown_or_used_in_one_pass(self, kind: str) -> None:
+    def test_error_for_one_pass_use_of_what_is_not_kept(self, kind: str) -> None:
         perturbation = build(kind)
         uses = {
             "delta()": perturbation.delta,
@@ -330,10 +370,10 @@ class TestErrors:
             with pytest.raises(RuntimeError) as error:
                 use()
             assert str(error.value).startswith(f"{name} needs a perturbation that is kept")
-            assert "Use attack(x, domain, loss_fn)" in str(error.value)
+            assert "use attack(x, domain, loss_fn)" in str(error.value)
 
     @pytest.mark.parametrize("kind", ONE_PASS)
-    def test_ascent_needs_a_backward_pass_each_time(self, kind: str) -> None:
+    def test_ascend_needs_a_backward_pass_each_time(self, kind: str) -> None:
         perturbation = build(kind)
         with pytest.raises(RuntimeError, match=r"call backward\(\) on a loss of perturbation\(x, domain\) first"):
             perturbation.ascend_()
@@ -341,8 +381,8 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="found no gradients"):
             perturbation.ascend_()
 
-    def test_a_rank_above_the_image_size_warns_and_works(self) -> None:
-        with pytest.warns(UserWarning, match="rank 5 is above the image size 5 x 4, so it constrains nothing"):
+    def test_warning_for_a_rank_above_the_image_size(self) -> None:
+        with pytest.warns(UserWarning, match="rank 5 exceeds the image size 5 x 4 and has no effect"):
             perturbation = build("low-rank", rank=5)
         perturbed = perturbation.attack(images(2), None, wavy_loss(noise(2)))
         assert perturbed.shape == (2, *SHAPE)
@@ -377,9 +417,7 @@ class TestOnePass:
     @pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
     @pytest.mark.parametrize("ascent", ["normalized", "gradient", "sign"])
     @pytest.mark.parametrize("kind", ONE_PASS)
-    def test_it_agrees_with_two_passes_on_the_mean_loss_of_one_domain(
-        self, kind: str, ascent: str, bounds: Any
-    ) -> None:
+    def test_it_equals_two_passes_for_the_mean_loss_of_one_domain(self, kind: str, ascent: str, bounds: Any) -> None:
         one_pass, two_passes = (build(kind, ascent=ascent, bounds=bounds, double=True) for _ in range(2))
         x, loss = images(5).double(), wavy_loss(noise(5).double())
         for _ in range(3):
@@ -389,7 +427,7 @@ class TestOnePass:
                 torch.testing.assert_close(tensor, state_of(two_passes)[name], rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("kind", ONE_PASS)
-    def test_inverse_shares_turn_a_batch_mean_into_the_domains_means(self, kind: str) -> None:
+    def test_inverse_shares_undo_the_batch_mean(self, kind: str) -> None:
         one_pass, two_passes = (build(kind, num_domains=2, ascent="gradient", bounds=None) for _ in range(2))
         x, domain, loss = images(5), torch.tensor([1, 0, 1, 1, 1]), wavy_loss(noise(5))
         loss(one_pass(x, domain)).mean().backward()
@@ -398,7 +436,7 @@ class TestOnePass:
         for name, tensor in state_of(one_pass).items():
             torch.testing.assert_close(tensor, state_of(two_passes)[name])
 
-    def test_without_them_a_domain_moves_by_its_share_of_the_batch(self) -> None:
+    def test_without_scale_domains_move_by_their_share_of_the_batch(self) -> None:
         perturbation = build("universal", num_domains=2, ascent="gradient", step_size=1.0, epsilon=1e4, bounds=None)
         before, slopes = state_of(perturbation), noise(3)
         pass_once(perturbation, images(3), torch.tensor([0, 1, 1]), linear_loss(slopes))
@@ -426,7 +464,7 @@ class TestTypesAndShapes:
         assert 0 < length(perturbed - x, "l2", 1).max() <= 0.4 + 1e-5
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_no_steps_is_the_perturbation_as_it_is(self, kind: str) -> None:
+    def test_zero_steps_apply_the_current_perturbation(self, kind: str) -> None:
         perturbation = build(kind, num_domains=2)
         before = state_of(perturbation)
         x, domain = images(2), torch.tensor([1, 0])
@@ -440,7 +478,7 @@ class TestTypesAndShapes:
             assert not torch.equal(perturbed, x)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_representation_says_what_it_is(self, kind: str) -> None:
+    def test_repr_shows_the_settings(self, kind: str) -> None:
         shown = repr(build(kind, num_domains=3, epsilon=0.25, norm="linf"))
         assert shown.startswith(KINDS[kind][0].__name__)
         for setting in ("(2, 5, 4)", "num_domains=3", "epsilon=0.25", "step_size=0.1", "norm='linf'"):
@@ -451,14 +489,14 @@ class TestStarts:
     @pytest.mark.parametrize("norm", ["l2", "linf"])
     def test_random_points_are_in_the_ball(self, norm: Any) -> None:
         source = torch.Generator().manual_seed(0)
-        points = random_point((2000, 3, 2), 0.3, norm, like=torch.empty(0, dtype=torch.float64), generator=source)
+        points = draw_in_ball((2000, 3, 2), 0.3, norm, like=torch.empty(0, dtype=torch.float64), generator=source)
         assert points.dtype == torch.float64
         assert length(points, norm, 1).max() <= 0.3
 
     @pytest.mark.parametrize("dimensions", [1, 2, 6, 40])
     def test_their_volume_is_uniform_in_an_l2_ball(self, dimensions: int) -> None:
         source = torch.Generator().manual_seed(0)
-        points = random_point((4000, dimensions), 0.3, "l2", like=torch.empty(0), generator=source)
+        points = draw_in_ball((4000, dimensions), 0.3, "l2", like=torch.empty(0), generator=source)
         volume = (length(points, "l2", 1) / 0.3) ** dimensions
         quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
         torch.testing.assert_close(volume.quantile(quantiles), quantiles, rtol=0, atol=0.03)
@@ -467,25 +505,25 @@ class TestStarts:
 
     def test_their_entries_are_uniform_in_a_linf_ball(self) -> None:
         source = torch.Generator().manual_seed(0)
-        points = random_point((4000, 3), 0.3, "linf", like=torch.empty(0), generator=source)
+        points = draw_in_ball((4000, 3), 0.3, "linf", like=torch.empty(0), generator=source)
         quantiles = torch.tensor([0.1, 0.5, 0.9])
         for entries in points.T:
             torch.testing.assert_close(entries.quantile(quantiles), 0.6 * quantiles - 0.3, rtol=0, atol=0.02)
 
-    def test_a_kept_start_is_gaussian_noise_brought_onto_the_ball(self) -> None:
+    def test_the_projected_start_is_projected_gaussian_noise(self) -> None:
         drawn = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(5))
         perturbation = build("universal", seed=5, num_domains=2, epsilon=0.5)
         torch.testing.assert_close(
             perturbation.delta().detach(), 0.5 * drawn / length(drawn, "l2", 1).float().reshape(-1, 1, 1, 1)
         )
 
-    def test_an_unprojected_start_is_scaled_noise(self) -> None:
+    def test_the_unprojected_start_is_scaled_noise(self) -> None:
         drawn = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(5))
         perturbation = build("universal unprojected", seed=5, num_domains=2, epsilon=0.5)
         torch.testing.assert_close(perturbation.delta().detach(), drawn - 0.5)
 
     @pytest.mark.parametrize("over", ["sample", "domain"])
-    def test_a_cube_start_fills_the_cube(self, over: str) -> None:
+    def test_the_cube_start_fills_the_cube(self, over: str) -> None:
         x = torch.full((200, *SHAPE), 0.5)
         perturbation = build(f"sample-wise cube over {over}", epsilon=0.3)
         offset = perturbation.attack(x, None, linear_loss(x), steps=0) - x
@@ -502,7 +540,7 @@ class TestStarts:
 
 
 class LargestOutput(TorchDispatchMode):
-    """The most entries that a tensor made inside has, and the operators that ran."""
+    """Records the size of the largest tensor created inside, and the operators that ran."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -521,7 +559,7 @@ class TestMemory:
     batch, count, num_domains = 16, 8, 2
 
     @pytest.mark.parametrize("kind", [kind for kind in KEPT if "multiple" in kind])
-    def test_no_tensor_has_every_perturbation_for_every_sample(self, kind: str) -> None:
+    def test_no_tensor_contains_every_perturbation_for_every_sample(self, kind: str) -> None:
         perturbation = build(kind, count=self.count, num_domains=self.num_domains)
         domain = torch.arange(self.batch) % self.num_domains
         x, loss = images(self.batch), linear_loss(noise(self.batch))
@@ -532,7 +570,7 @@ class TestMemory:
         assert "aten._softmax_backward_data.default" in watched.operators
         assert watched.entries == max(self.batch, self.count * self.num_domains) * x[0].numel()
 
-    def test_a_tensor_that_large_would_be_seen(self) -> None:
+    def test_such_a_tensor_would_be_detected(self) -> None:
         deltas = torch.zeros(self.count, *SHAPE, requires_grad=True)
         with LargestOutput() as watched:
             (deltas * images(self.batch).unsqueeze(1)).sum().backward()
@@ -540,7 +578,7 @@ class TestMemory:
 
 
 class TestPackage:
-    def test_it_needs_nothing_of_the_rest(self) -> None:
+    def test_it_imports_only_torch_and_itself(self) -> None:
         files = sorted(Path(domainwise.perturbations.__file__).parent.glob("**/*.py"))
         assert len(files) > 4
         found = set()

@@ -1,4 +1,4 @@
-"""An attack leaves the network as it was."""
+"""An attack leaves the network unchanged."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class CountsCalls(nn.Module):
-    """Counts its calls in buffers, one changed in place and one replaced at every call."""
+    """Counts its calls in two buffers: one is changed in place, one is replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class CountsCallsInPlace(nn.Module):
 
 
 class ChangesItsPart(nn.Module):
-    """Writes to a part's buffer without calling the part, as a memory bank is written to."""
+    """Writes to the buffer of a part without calling it, like a memory bank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def network(counter: nn.Module | None = None) -> nn.Sequential:
 
 
 def look_of(model: nn.Module) -> dict[str, Any]:
-    """All of a network that an attack must leave alone, as plain values."""
+    """Return everything about a network that an attack must not change, as plain values."""
     return {
         "parameters": {name: tensor.tolist() for name, tensor in model.named_parameters()},
         "identities": [id(tensor) for tensor in model.parameters()],

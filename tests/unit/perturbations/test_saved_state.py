@@ -1,4 +1,4 @@
-"""Saved, loaded and gone on with, nothing changes."""
+"""Resuming from a saved state changes nothing."""
 
 import io
 
@@ -38,14 +38,14 @@ class TestSavedState:
             assert torch.equal(first.delta(), second.delta())
 
     @pytest.mark.parametrize("kind", ["sample-wise random over sample", *MIXED_BY_SAMPLE])
-    def test_the_generators_state_is_what_makes_draws_the_same(self, kind: str) -> None:
+    def test_draws_depend_on_the_saved_generator_state(self, kind: str) -> None:
         x = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(2))
         first, other = build(kind, seed=1, bounds=None), build(kind, seed=2, bounds=None)
         other.load_state_dict({**first.state_dict(), "_extra_state": other.state_dict()["_extra_state"]})
         assert not torch.equal(first.attack(x, None, wavy_loss(x)), other.attack(x, None, wavy_loss(x)))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_draws_are_from_the_generator_given(self, kind: str) -> None:
+    def test_draws_come_from_the_given_generator(self, kind: str) -> None:
         x = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(2))
         results = []
         for global_seed in (1, 2):

@@ -1,4 +1,4 @@
-"""A step goes up, as far as it should, and never where it cannot."""
+"""Steps increase the loss, have the right length, and ignore unusable gradients."""
 
 import copy
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 def unit(gradient: Tensor, ascent: str, norm: str, batch_dims: int) -> Tensor:
-    """The direction of a step of size one, written out."""
+    """The direction of a step of size 1, written out."""
     if ascent == "gradient":
         return gradient
     if ascent == "sign":
@@ -33,7 +33,7 @@ def unit(gradient: Tensor, ascent: str, norm: str, batch_dims: int) -> Tensor:
 
 @st.composite
 def free_cases(draw: st.DrawFn, **fixed: Any) -> Case:
-    """Cases without bounds and with a ball that nothing reaches, so that a step is all that happens."""
+    """Cases without bounds and with a huge ball, so that nothing but the step happens."""
     return draw(cases(bounds=None, epsilon=ENDLESS, **fixed))
 
 
@@ -197,7 +197,7 @@ class TestSteps:
 
 
 class TestUnusableGradients:
-    """Domain 0 has a gradient that is zero or not finite in places; domain 1 has an ordinary one."""
+    """Domain 0 has a gradient that is zero or partly non-finite; domain 1 has an ordinary one."""
 
     domain = torch.tensor([1, 0, 0, 1, 0])
 
@@ -238,7 +238,7 @@ class TestUnusableGradients:
         for name, after in state_of(perturbation).items():
             assert after.isfinite().all()
             assert torch.equal(after[0], before[name][0])
-            # Weights drawn for each sample mix all domains in one product, so there what is not finite holds all.
+            # Per-sample weights mix all domains in one product, so a non-finite gradient stops all domains.
             shares_its_product = kind.startswith("multiple by sample") and place[0] != 0
             if not shares_its_product and (name != "logits" or perturbation.count > 1):
                 assert not torch.equal(after[1], before[name][1])

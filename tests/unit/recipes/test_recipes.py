@@ -38,7 +38,7 @@ def test_it_names_what_there_is(key: str) -> None:
     recipe = recipes()[key]
     assert len({row.name for row in recipe.rows}) == len(recipe.rows)
     for row in recipe.rows:
-        ALGORITHMS[row.algorithm].Hparams.of(**row.hparams)
+        ALGORITHMS[row.algorithm].Hparams.build(**row.hparams)
         assert row.space in SPACES
     for block in recipe.blocks:
         assert set(block.datasets) <= set(DATASETS)

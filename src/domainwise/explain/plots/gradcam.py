@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from domainwise.algorithms.base import evaluating
+from domainwise.algorithms.base import eval_mode
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError, unknown
@@ -48,7 +48,7 @@ class Column:
 
 def column(title: str, network: nn.Module, images: Tensor, classes: Tensor | None, layer: str | None) -> Column:
     """Look at the images (n, C, H, W) in [0, 1] with a network; the other arguments are those of `heat_maps`."""
-    with torch.no_grad(), evaluating(network):
+    with torch.no_grad(), eval_mode(network):
         probability, predicted = network(images).softmax(1).max(1)
     maps = heat_maps(network, images, classes, layer)
     return Column(title, maps.cpu(), predicted.cpu(), probability.cpu())

@@ -1,4 +1,4 @@
-"""Networks: what goes in and comes out, which layers are where, and that images need no preparation."""
+"""Networks: shapes, layers, and that images need no preparation."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def images(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 14, 14), (3, 9, 13)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_images_to_features_to_logits(name: str, shape: tuple[int, int, int]) -> None:
+def test_shapes_of_features_and_logits(name: str, shape: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
     network = NETWORKS[name](shape, 5, 0.0)
     assert isinstance(network, Network)
@@ -29,7 +29,7 @@ def test_images_to_features_to_logits(name: str, shape: tuple[int, int, int]) ->
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_logits_depend_on_the_image_alone(name: str) -> None:
+def test_logits_do_not_depend_on_the_rest_of_the_batch(name: str) -> None:
     torch.manual_seed(0)
     network = NETWORKS[name]((3, 16, 16), 2, 0.0)
     x = images(4, 3, 16, 16)
@@ -50,7 +50,7 @@ def test_dropout_is_the_last_layer_of_the_featurizer(name: str) -> None:
     whole = network.featurizer(x)
     network.train()
     dropped = network.featurizer(x)
-    # What is not dropped is scaled up by 1 / (1 - .5), after everything else.
+    # Values that are not dropped are scaled by 1 / (1 - .5).
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], 2 * whole[kept])
     alive = whole != 0
@@ -72,8 +72,8 @@ def test_mnist_cnn_layer_by_layer(channels: int) -> None:
     expected_kinds = [nn.Conv2d, nn.ReLU, nn.GroupNorm] * 4 + [nn.AdaptiveAvgPool2d, nn.Flatten, nn.Dropout]
     assert [type(layer) for layer in layers] == expected_kinds
     convolutions = layers[0:12:3]
-    described = [(c.in_channels, c.out_channels, c.kernel_size, c.stride, c.padding) for c in convolutions]
-    assert described == [
+    settings = [(c.in_channels, c.out_channels, c.kernel_size, c.stride, c.padding) for c in convolutions]
+    assert settings == [
         (channels, 64, (3, 3), (1, 1), (1, 1)),
         (64, 128, (3, 3), (2, 2), (1, 1)),
         (128, 128, (3, 3), (1, 1), (1, 1)),
@@ -97,7 +97,7 @@ def test_mnist_cnn_pools_by_the_mean() -> None:
 
 def test_small_cnn_layer_by_layer() -> None:
     network = small_cnn((3, 32, 32), 2, 0.0)
-    # Nothing normalizes, neither the image nor what the layers make of it.
+    # No normalization of images or features.
     expected_kinds = [nn.Conv2d, nn.ReLU] * 3 + [nn.Flatten, nn.Dropout]
     assert [type(layer) for layer in network.featurizer] == expected_kinds
     convolutions = list(network.featurizer)[0:6:2]
@@ -128,7 +128,7 @@ def test_every_saved_tensor_is_trained(name: str) -> None:
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_mlp_takes_any_shape() -> None:
+def test_mlp_accepts_any_shape() -> None:
     torch.manual_seed(0)
     network = mlp((7,), 3, 0.0)
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]

@@ -1,4 +1,4 @@
-"""What a search draws: DomainBed's own values, the paper's ranges, and a user's rules."""
+"""Search spaces: DomainBed's exact values, the paper's ranges, and rules from a user's file."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.datasets import PUBLISHED
 from domainwise.data.mnist import MNIST_SEARCH
 from domainwise.errors import DomainwiseError
-from domainwise.hparams import SPACES, Choice, Distribution, Task, drawn, read_space
+from domainwise.hparams import SPACES, Choice, Distribution, SearchTask, draw_hparams, read_space
 from domainwise.seeds import seed_hash
 
 Draw = Callable[[np.random.RandomState], Any]
 
-# DomainBed's names and how it draws each, for photographs, by our names.
+# By our names: DomainBed's name and how it draws the value for photographs.
 COMMON: Mapping[str, tuple[str, Draw]] = {
     "lr": ("lr", lambda r: 10 ** r.uniform(-5, -3.5)),
     "weight_decay": ("weight_decay", lambda r: 10 ** r.uniform(-6, -2)),
@@ -64,12 +64,12 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
 }
 
 
-def task(algorithm: str, dataset: str = "pacs", suited: Mapping[str, Distribution] | None = None) -> Task:
-    return Task(algorithm, ALGORITHMS[algorithm].Hparams, dataset, suited or {})
+def task(algorithm: str, dataset: str = "pacs", ranges: Mapping[str, Distribution] | None = None) -> SearchTask:
+    return SearchTask(algorithm, ALGORITHMS[algorithm].Hparams, dataset, ranges or {})
 
 
-def draw(space: str, given: Task, hparams_seed: int, trial_seed: int = 0) -> dict[str, Any]:
-    return drawn(read_space(space)(given), hparams_seed, trial_seed)
+def draw(space: str, task: SearchTask, hparams_seed: int, trial_seed: int = 0) -> dict[str, Any]:
+    return draw_hparams(read_space(space)(task), hparams_seed, trial_seed)
 
 
 @pytest.mark.parametrize("algorithm", OWN)
@@ -82,11 +82,11 @@ def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, hparams_
     assert draw("domainbed", task(algorithm), hparams_seed, trial_seed) == expected
 
 
-def test_every_baseline_that_domainbed_has_is_compared() -> None:
+def test_all_baselines_of_domainbed_are_compared() -> None:
     assert set(OWN) == set(ALGORITHMS) - {"at", "uat", "mat", "ldat", "gut", "ncdg"}
 
 
-def test_digits_and_domainnet_have_ranges_of_their_own() -> None:
+def test_mnist_and_domainnet_have_their_own_ranges() -> None:
     seed = seed_hash(seed_hash(3, 1), "lr"), seed_hash(seed_hash(3, 1), "batch_size")
     digits = draw("domainbed", task("erm", "colored_mnist", MNIST_SEARCH), 3, 1)
     assert digits["lr"] == 10 ** np.random.RandomState(seed[0]).uniform(-4.5, -2.5)
@@ -100,19 +100,19 @@ def test_digits_and_domainnet_have_ranges_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_method_takes_what_is_drawn_for_it(algorithm: str) -> None:
+def test_every_method_accepts_its_draws(algorithm: str) -> None:
     for seed in range(20):
         values = draw("domainbed", task(algorithm), seed)
         own = {name: value for name, value in values.items() if name not in ("batch_size", "dropout")}
-        ALGORITHMS[algorithm].Hparams.of(**own)
+        ALGORITHMS[algorithm].Hparams.build(**own)
 
 
-def test_draw_0_is_the_defaults_and_trials_draw_differently() -> None:
+def test_draw_0_is_the_defaults_and_draws_differ_between_trials() -> None:
     assert draw("domainbed", task("irm"), 0) == {}
     assert draw("domainbed", task("irm"), 1, trial_seed=0) != draw("domainbed", task("irm"), 1, trial_seed=1)
 
 
-def test_the_papers_fixed_set_is_draw_0_of_its_space() -> None:
+def test_draw_0_of_the_papers_space_is_its_fixed_set() -> None:
     common = {"lr": 5e-5, "batch_size": 64, "weight_decay": 0.001, "dropout": 0.1}
     assert draw("paper", task("erm"), 0) == common
     assert draw("paper", task("mat", "vlcs"), 0) == {
@@ -142,8 +142,8 @@ def test_the_papers_ranges() -> None:
     assert set(values("mat", "colored_mnist", "count")) == set(range(5, 20))
 
 
-def test_a_space_that_says_nothing_of_a_method_says_so() -> None:
-    with pytest.raises(DomainwiseError, match="paper says nothing of irm on pacs"):
+def test_error_for_a_method_without_a_rule() -> None:
+    with pytest.raises(DomainwiseError, match="search space paper has no rule for irm on pacs"):
         draw("paper", task("irm"), 1)
 
 
@@ -153,7 +153,7 @@ def rules(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_later_rules_win_and_values_can_be_fixed(tmp_path: Path) -> None:
+def test_later_rules_override_earlier_ones(tmp_path: Path) -> None:
     space = rules(
         tmp_path,
         """
@@ -175,7 +175,7 @@ def test_later_rules_win_and_values_can_be_fixed(tmp_path: Path) -> None:
     assert mat["epsilon"] == expected
 
 
-def test_the_base_draws_what_no_rule_names(tmp_path: Path) -> None:
+def test_the_base_supplies_what_no_rule_sets(tmp_path: Path) -> None:
     space = rules(tmp_path, 'base = "domainbed"\n[[rule]]\ndatasets = ["pacs"]\nlr = 0.1')
     assert draw(space, task("irm"), 4) == {**draw("domainbed", task("irm"), 4), "lr": 0.1}
     assert draw(space, task("irm", "vlcs"), 4) == draw("domainbed", task("irm", "vlcs"), 4)
@@ -184,30 +184,30 @@ def test_the_base_draws_what_no_rule_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no rule"),
-        ("rule = 3", "has no rule"),
-        ("[[rule]]\nlr = {power = [10, 1]}", "lr in rule 1 of .* cannot be drawn by power"),
-        ("[[rule]]\nlr = {normal = [0, 1]}", "lr in rule 1 .* must be drawn by one of uniform, power, choice"),
-        ("[[rule]]\nlr = {choice = []}", "it takes a list of options"),
+        ("", "has no rules"),
+        ("rule = 3", "has no rules"),
+        ("[[rule]]\nlr = {power = [10, 1]}", "lr in rule 1 of .* has an invalid distribution power"),
+        ("[[rule]]\nlr = {normal = [0, 1]}", "lr in rule 1 .* must have exactly one of uniform, power, choice"),
+        ("[[rule]]\nlr = {choice = []}", "expected a non-empty list of options"),
         ("[[rule]]\nlrr = 1", "unknown hyperparameter of erm .*'lrr'; did you mean 'lr'"),
         ('[[rule]]\ndatasets = "pacs"', "datasets in rule 1 .* must be a list"),
         ("[[rules]]\nlr = 1", "did you mean 'rule'"),
-        ('base = "paper"\n[[rule]]\nlr = 1', "can only be 'domainbed'"),
-        ("lr = ", "cannot be read"),
+        ('base = "paper"\n[[rule]]\nlr = 1', "must be 'domainbed'"),
+        ("lr = ", "could not be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_for_invalid_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         draw(rules(tmp_path, text), task("erm"), 1)
 
 
-def test_unknown_spaces_and_absent_files() -> None:
+def test_errors_for_unknown_spaces_and_missing_files() -> None:
     assert SPACES == ("domainbed", "paper")
     with pytest.raises(DomainwiseError, match="did you mean 'domainbed'"):
         read_space("domainbad")
-    with pytest.raises(DomainwiseError, match=r"no-such\.toml cannot be read: No such file"):
+    with pytest.raises(DomainwiseError, match=r"no-such\.toml could not be read: No such file"):
         read_space("no-such.toml")
 
 
-def test_a_choice_of_one_is_that_one() -> None:
+def test_a_choice_of_one_option_is_that_option() -> None:
     assert Choice((0.0,)).draw(np.random.RandomState(5)) == 0.0

@@ -1,0 +1,56 @@
+"""`domainwise algorithms`: the list of methods, one method's hyperparameters, Markdown and JSON."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from domainwise.algorithms import ALGORITHMS
+
+
+def test_the_list_has_one_line_per_method(domainwise: Any) -> None:
+    lines = domainwise("algorithms").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_method_shows_default_search_and_help_of_each_hyperparameter(name: str, domainwise: Any) -> None:
+    lines = domainwise("algorithms", name).out.splitlines()
+    for field in ALGORITHMS[name].Hparams.fields().values():
+        (line,) = [line for line in lines if line.split()[:1] == [field.name]]
+        assert line.rstrip().endswith(field.metadata["help"])
+        if field.metadata["search"] is not None:
+            assert str(field.metadata["search"]) in line
+
+
+def test_variants_list_what_they_set(domainwise: Any) -> None:
+    assert "variant=paper sets ascent=gradient, order=sequential\n" in domainwise("algorithms", "ldat").out
+
+
+def test_json(domainwise: Any) -> None:
+    methods = json.loads(domainwise("algorithms", "--json").out)
+    assert [method["name"] for method in methods] == list(ALGORITHMS)
+    mat = json.loads(domainwise("algorithms", "mat", "--json").out)
+    assert mat == next(method for method in methods if method["name"] == "mat")
+    assert mat["min_domains"] == 1
+    assert mat["variants"]["paper"] == {"ascent": "gradient", "order": "sequential"}
+    (count,) = [hparam for hparam in mat["hparams"] if hparam["name"] == "count"]
+    assert count == {
+        "name": "count",
+        "default": 10,
+        "search": "5 or 10 or 15 or 20",
+        "help": "Perturbations per domain (k in the paper).",
+    }
+
+
+def test_an_unknown_method_suggests_the_nearest(domainwise: Any) -> None:
+    outcome = domainwise("algorithms", "matt")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: unknown algorithm 'matt'; did you mean 'mat'?")
+
+
+def test_importing_the_command_imports_no_torch() -> None:
+    program = "import sys, domainwise.cli.algorithms; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
