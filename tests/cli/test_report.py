@@ -120,8 +120,8 @@ def test_notes_stay_out_of_what_programs_read(sweep: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert {row["algorithm"] for row in rows} == {"erm", "mat"}
     assert "note: " in result.stderr
-    assert "not finished" in result.stderr
-    assert "not finished" in printed(sweep, "--format", "markdown").splitlines()[-1]
+    assert "1 unfinished run skipped" in result.stderr
+    assert "1 unfinished run skipped" in printed(sweep, "--format", "markdown").splitlines()[-1]
 
 
 def test_unfinished_runs_count_when_asked_for(sweep: Path) -> None:

@@ -14,7 +14,6 @@ from domainwise.errors import DomainwiseError, unknown
 from domainwise.reports import FORMATS, Report, make_report
 from domainwise.reports import html as page
 from domainwise.reports.formats import as_terminal
-from domainwise.reports.html.gallery import runs_to_look_at
 from domainwise.reports.html.page_data import Variants
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import DuplicateRuns, read_runs
@@ -141,7 +140,7 @@ def _pictures(
 ) -> list[page.Picture]:
     """Of the models that the first selection chose; a dataset that cannot be opened is said so and left out."""
     # Imported here because no table needs torch.
-    from domainwise.reports.html.gallery import gallery
+    from domainwise.reports.html.gallery import gallery, runs_to_look_at
 
     name = next((each for each in selections if not SELECTIONS[each](material.runs.frame).is_empty()), None)
     if name is None:

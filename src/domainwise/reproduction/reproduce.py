@@ -14,7 +14,7 @@ from domainwise.explain.plots.ranks import draw_ranks
 from domainwise.explain.ranks import ranks
 from domainwise.explain.robustness import read_accuracy_by_epsilon
 from domainwise.reports.footnotes import counted
-from domainwise.reports.html.gallery import WordTable
+from domainwise.reports.html.content import TextTable
 from domainwise.reports.published import published
 from domainwise.reproduction.comparison import Compared, beside_the_paper, chosen_of, ordered
 from domainwise.reproduction.memory import judged_costs, measured_costs
@@ -34,7 +34,7 @@ _CELLS = 4
 class Reproduced:
     """What came out: tables in words, figures by name, and notes on what is missing."""
 
-    tables: tuple[WordTable, ...]
+    tables: tuple[TextTable, ...]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
         for each in found
     ]
     figures = {"ranks": draw_ranks(found)} if found else {}
-    return Reproduced((WordTable(_title(plan), head, tuple(rows), 5),), figures)
+    return Reproduced((TextTable(_title(plan), head, tuple(rows), 5),), figures)
 
 
 def _grad_cam(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
@@ -130,7 +130,7 @@ def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     ]
     size = settings["image_size"]
     title = f"A step of {settings['network']} at {size} pixels, 3 domains of {batch} images, k = 20, l = 10"
-    words = WordTable(title, ("method", "perturbations, MB", "held in a step, MB", "ms a step"), tuple(rows), 3)
+    words = TextTable(title, ("method", "perturbations, MB", "held in a step, MB", "ms a step"), tuple(rows), 3)
     return Reproduced((words, verdicts(judged_costs(costs))))
 
 
@@ -169,7 +169,7 @@ _MAKERS: Mapping[str, Callable[[RecipePlan, Path | None], Reproduced]] = {
 }
 
 
-def accuracies(compared: Sequence[Compared], title: str) -> WordTable:
+def accuracies(compared: Sequence[Compared], title: str) -> TextTable:
     """Ours, the paper's, and the difference in standard errors, for every dataset; where the test domain chose, also
     what the chosen models reach in training."""
     groups = {name: [each for each in compared if each.dataset == name] for name in ordered(compared)}
@@ -184,17 +184,17 @@ def accuracies(compared: Sequence[Compared], title: str) -> WordTable:
         head += columns
         for row, cells in rows.items():
             cells += [cell(here[row]) if row in here else "" for cell in columns.values()]
-    return WordTable(title, tuple(head), tuple(tuple(cells) for cells in rows.values()), len(head) - 1)
+    return TextTable(title, tuple(head), tuple(tuple(cells) for cells in rows.values()), len(head) - 1)
 
 
-def verdicts(judged: Sequence[Judged]) -> WordTable:
+def verdicts(judged: Sequence[Judged]) -> TextTable:
     rows = [(each.claim.says, each.verdict, each.why) for each in judged]
-    return WordTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
+    return TextTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
 
 
-def findings_in_words(found: Sequence[Finding]) -> WordTable:
+def findings_in_words(found: Sequence[Finding]) -> TextTable:
     rows = [(each.claim, each.verdict, each.evidence) for each in found]
-    return WordTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
+    return TextTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
 
 
 def _paper(here: Compared) -> str:

@@ -39,7 +39,7 @@ def test_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
     assert rows["erm-sketch-2-0"]["settings"]["network"] == "small_cnn"
     assert (rows["broken"]["state"], rows["broken"]["error"]) == ("failed", "ValueError: out of luck")
     assert rows["broken"]["last"] is None
-    assert (rows["begun"]["state"], rows["later"]["state"]) == ("unfinished", "to do")
+    assert (rows["begun"]["state"], rows["later"]["state"]) == ("unfinished", "pending")
     assert rows["later"]["command"] == ""
 
 
@@ -80,7 +80,7 @@ def test_domainbeds_runs_are_there_too(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.jsonl").write_text(json.dumps(line) + "\n")
     (facts,) = read_material([tmp_path]).facts.values()
-    assert (facts.dataset, facts.algorithm, facts.state) == ("vlcs", "erm", "done")
+    assert (facts.planned.dataset, facts.planned.algorithm, facts.status.state) == ("vlcs", "erm", "done")
     assert facts.hparams == {"lr": 0.1}
     assert facts.losses == {0: 0.5}
     assert "vlcs" in as_html(read_material([tmp_path]))

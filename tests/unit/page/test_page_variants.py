@@ -55,7 +55,7 @@ def test_facts_have_the_same_names(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "mat", "art", hparams={"epsilon": 0.5})
     write_run(tmp_path / "b", "mat", "art", hparams={"epsilon": 2.0})
     material = read_material([tmp_path], variants="split")
-    assert {each.algorithm for each in material.facts.values()} == set(material.variants)
+    assert {each.planned.algorithm for each in material.facts.values()} == set(material.variants)
 
 
 def test_without_clashes_nothing_changes(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_same_settings_twice_stay_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "c", "mat", "art", hparams={"epsilon": 2.0})
     with pytest.raises(DuplicateRuns, match="they have the same settings"):
         read_material([tmp_path], variants="split")
-    with pytest.raises(DomainwiseError, match=r"a table would count it twice: leave one of them out$"):
+    with pytest.raises(DomainwiseError, match=r"would be counted twice: leave one of them out$"):
         read_material([tmp_path])
 
 

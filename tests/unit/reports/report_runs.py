@@ -1,11 +1,13 @@
 """Small runs to report on, written down by hand."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from domainwise.selection import build_frame
 from domainwise.selection.runs import Runs
-from domainwise.storage.sweep_folder import Planned, State
+from domainwise.storage.run_folder import RunStatus, State
+from domainwise.storage.sweep_folder import PlannedRun
 
 DOMAINS = ("art", "cartoon", "sketch")
 Pair = tuple[str, dict[str, Any]]
@@ -54,12 +56,16 @@ def on_each(algorithm: str, accuracies: Sequence[float], **settings: Any) -> lis
     return [run(algorithm, domain, value, **settings) for domain, value in zip(domains, accuracies, strict=True)]
 
 
+Plan = tuple[PlannedRun, RunStatus]
+
+
 def plan(
     algorithm: str, tested: str | Sequence[str], state: State, error: str = "", trial: int = 0, draw: int = 0
-) -> Planned:
+) -> Plan:
     test = (tested,) if isinstance(tested, str) else tuple(tested)
-    return Planned(f"{algorithm}-{trial}-{draw}", "toy", algorithm, test, trial, draw, state, error)
+    name = f"{algorithm}-{'-'.join(test)}-{trial}-{draw}"
+    return PlannedRun(Path(name), name, "toy", algorithm, test, trial, draw), RunStatus(state, error=error)
 
 
-def runs_of(records: Iterable[Pair], planned: Iterable[Planned] = (), notes: Iterable[str] = ()) -> Runs:
-    return Runs(build_frame(records), tuple(planned), tuple(notes))
+def runs_of(records: Iterable[Pair], planned: Iterable[Plan] = (), notes: Iterable[str] = ()) -> Runs:
+    return Runs(build_frame(records), dict(planned), notes=tuple(notes))

@@ -122,7 +122,7 @@ def test_methods_stand_in_the_papers_order() -> None:
 
 def test_domains_stand_in_the_datasets_order() -> None:
     records = [run("erm", name, 0.5, domains=("z", "a", "m")) for name in ("m", "a", "z")]
-    found = table(runs_of(records, [plan("erm", "b", "to do")]))
+    found = table(runs_of(records, [plan("erm", "b", "pending")]))
     assert [column.name for column in found.columns] == ["z", "a", "m", "b", "Avg"]
 
 
@@ -158,7 +158,7 @@ def test_footnotes_say_what_a_table_rests_on() -> None:
     found = table(runs_of(records[:-1], [failed]))
     assert found.footnotes[0] == "Rests on 8 runs of 1 trial. Of 1 planned run: 1 failed."
     assert found.footnotes[1] == (
-        "Chosen by training_domain: the highest mean accuracy on the training domains' holdouts, at any step."
+        "Chosen by training_domain: highest mean accuracy on the training domains' holdouts, at any step."
     )
     assert found.footnotes[2] == (
         "Each trial's model was chosen from 3 draws of the hyperparameters; from 2: mat on sketch."
@@ -192,7 +192,7 @@ TWO = [run("mat", "art", 0.5), run("mat", "cartoon", 0.5), run("erm", "sketch", 
         (
             [
                 plan("mat", "sketch", "unfinished"),
-                plan("mat", "sketch", "to do", draw=1),
+                plan("mat", "sketch", "pending", draw=1),
                 plan("mat", "sketch", "failed", "boom", draw=2),
                 plan("mat", "sketch", "failed", "crash", draw=3),
                 plan("mat", "art", "failed", "elsewhere"),
@@ -235,7 +235,7 @@ def test_leave_one_out_counts_the_pairs_that_are_missing() -> None:
 
 
 def test_runs_that_leave_out_pairs_are_no_rows_of_their_own() -> None:
-    pairs = [plan("mat", ("art", "cartoon"), "to do"), plan("irm", ("art", "sketch"), "to do")]
+    pairs = [plan("mat", ("art", "cartoon"), "pending"), plan("irm", ("art", "sketch"), "pending")]
     found = table(runs_of(TWO, [*pairs, plan("mat", "art", "done")]))
     assert [row.algorithm for row in found.rows] == ["erm", "mat"]
     assert [column.name for column in found.columns] == [*DOMAINS, "Avg"]
@@ -252,7 +252,7 @@ def test_leave_one_out_rests_on_the_pairs_too() -> None:
 
 def test_reasons_are_gathered() -> None:
     records = [*on_each("erm", (0.5, 0.5, 0.5)), run("mat", "art", 0.5)]
-    planned = [plan("ldat", name, "to do") for name in DOMAINS]
+    planned = [plan("ldat", name, "pending") for name in DOMAINS]
     notes = table(runs_of(records, planned)).footnotes
     assert notes[-2:] == ("mat on cartoon, sketch: no runs.", "ldat: its run is not started.")
     everywhere = table(runs_of(records), selection="ood_validation").footnotes
@@ -267,7 +267,7 @@ def test_a_single_number_has_no_averages_table() -> None:
 
 
 def test_a_plan_alone_makes_a_table_of_reasons() -> None:
-    report = make_report(runs_of([], [plan("erm", "art", "to do"), plan("mat", "art", "failed", "boom")]))
+    report = make_report(runs_of([], [plan("erm", "art", "pending"), plan("mat", "art", "failed", "boom")]))
     assert [one.cells[0].reason for one in report.tables[0].rows] == ["its run is not started", "its run failed: boom"]
 
 

@@ -1,6 +1,5 @@
-"""Tables of words that a caller adds to the page, such as a comparison with what others found."""
+"""Pictures of the chosen models: Grad-CAM, perturbations, accuracy under attack."""
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Literal
 
 import polars as pl
 import torch
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from domainwise.data.paths import OnProgress, ignore_progress
@@ -24,58 +22,11 @@ from domainwise.explain.ranks import ranks
 from domainwise.explain.robustness import attack_run
 from domainwise.figures import as_bytes
 from domainwise.perturbations import Perturbation
+from domainwise.reports.html.content import Picture
 from domainwise.reports.html.page_data import Material, Variant, in_order
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import AnyDataset
-
-
-@dataclass(frozen=True)
-class WordTable:
-    """A table; its last `numbers` columns are set to the right, and `notes` stand under it."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: int = 0
-    notes: tuple[str, ...] = ()
-
-
-_PNG = b"\x89PNG"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture with its words, as an `<svg>` element or the bytes of a PNG.
-
-    Args:
-        alt: what is to be seen, for those who cannot see it.
-        svg: put into the page as it is, so it must come from a drawing of one's own; its ids must be its own, too.
-    """
-
-    title: str
-    caption: str
-    alt: str
-    svg: str = ""
-    png: bytes = b""
-
-    def __post_init__(self) -> None:
-        if bool(self.svg) == bool(self.png):
-            raise DomainwiseError(f"picture {self.title!r} needs either svg or png, and one of them only")
-        if self.svg and not self.svg.lstrip().startswith("<svg"):
-            raise DomainwiseError(f"the svg of picture {self.title!r} must begin with <svg")
-        if self.png and not self.png.startswith(_PNG):
-            raise DomainwiseError(f"the png of picture {self.title!r} is no PNG file")
-        if not self.alt:
-            raise DomainwiseError(f"picture {self.title!r} needs an alt: words for those who cannot see it")
-
-    def markup(self) -> Markup:
-        """The picture in a page, without its title and caption."""
-        if self.svg:
-            return Markup('<div role="img" aria-label="{}">{}</div>').format(self.alt, Markup(self.svg))
-        data = base64.b64encode(self.png).decode()
-        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(self.alt, data)
-
 
 # More columns than this are too narrow to see anything in.
 MOST = 8

@@ -14,7 +14,7 @@ from domainwise.reports.cells import Cell, Column, Grid, Table, grids, shown
 from domainwise.reports.footnotes import chosen_by
 from domainwise.reports.html import plots
 from domainwise.reports.html.caveats import cautions_of, summary_of
-from domainwise.reports.html.gallery import Picture, WordTable
+from domainwise.reports.html.content import Picture, TextTable
 from domainwise.reports.html.page_data import Material, Variants, in_order, read_material
 from domainwise.reports.html.plots import Curves, Radii, curves_of, draw_curves, draw_dots, draw_radii, radii_of
 from domainwise.reports.html.runs_table import as_script, run_rows
@@ -51,7 +51,7 @@ def as_html(
     *,
     title: str = "Accuracy in unseen domains",
     pictures: Sequence[Picture] = (),
-    extra: Sequence[WordTable] = (),
+    extra: Sequence[TextTable] = (),
     selections: Sequence[str] = (),
     columns: Collection[str] = (),
     beside_paper: bool = False,

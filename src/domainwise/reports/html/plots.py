@@ -15,7 +15,7 @@ from domainwise.selection import SELECTIONS
 
 # Beyond so many runs their thin lines would only be fog.
 MOST_RUNS = 40
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 250, 44, 350, 34, 208
+_CURVE_WIDTH, _CURVE_HEIGHT, _CURVE_LEFT, _CURVE_RIGHT, _CURVE_TOP, _CURVE_BOTTOM = 360, 250, 44, 350, 34, 208
 _PANELS = {
     "loss": "training loss",
     "training": "accuracy on training domains' holdouts, %",
@@ -85,9 +85,9 @@ def _draw_curve(label: str, title: str, curves: Curves, kind: str, marks: Mappin
     is_loss = kind == "loss"
     limits = None if is_loss else (0.0, 100.0)
     low, high = svg.spread((value for _, value in points), at_least=0.01 if is_loss else 4, limits=limits)
-    y = svg.Scale(low, high, _BOTTOM, _TOP)
-    x = svg.Scale(min(step for step, _ in points), max(step for step, _ in points), _LEFT + 4, _RIGHT - 8)
-    parts = [*svg.left_axis(y, _LEFT, _RIGHT, title, lambda value: f"{value:.4g}"), *_steps(x)]
+    y = svg.Scale(low, high, _CURVE_BOTTOM, _CURVE_TOP)
+    x = svg.Scale(min(step for step, _ in points), max(step for step, _ in points), _CURVE_LEFT + 4, _CURVE_RIGHT - 8)
+    parts = [*svg.left_axis(y, _CURVE_LEFT, _CURVE_RIGHT, title, lambda value: f"{value:.4g}"), *_steps(x)]
     parts += [
         svg.polyline(_placed(x, y, line), f"thin {marks[name].class_}") for name in marks for line in thin.get(name, [])
     ]
@@ -96,7 +96,7 @@ def _draw_curve(label: str, title: str, curves: Curves, kind: str, marks: Mappin
             parts.append(svg.polyline(_placed(x, y, line), f"line {marks[name].class_}"))
         step, value = line[-1]
         parts.append(marks[name].at(x(step), y(value), f"{name}: {value:.3g} after step {step}"))
-    return svg.drawing(_WIDTH, _HEIGHT, f"{label}. {_in_words(means)}", *parts)
+    return svg.drawing(_CURVE_WIDTH, _CURVE_HEIGHT, f"{label}. {_in_words(means)}", *parts)
 
 
 def _placed(x: Callable[[float], float], y: Callable[[float], float], line: Line) -> list[tuple[float, float]]:
@@ -105,8 +105,8 @@ def _placed(x: Callable[[float], float], y: Callable[[float], float], line: Line
 
 def _steps(x: svg.Scale) -> list[Markup]:
     return [
-        *(svg.words(x(step), _BOTTOM + 18, f"{step:g}", "middle") for step in svg.ticks(x.low, x.high, 6)),
-        svg.words((x.start + x.end) / 2, _BOTTOM + 36, "step", "middle", "axis-title"),
+        *(svg.words(x(step), _CURVE_BOTTOM + 18, f"{step:g}", "middle") for step in svg.ticks(x.low, x.high, 6)),
+        svg.words((x.start + x.end) / 2, _CURVE_BOTTOM + 36, "step", "middle", "axis-title"),
     ]
 
 
@@ -115,7 +115,7 @@ def _in_words(means: Mapping[str, Line]) -> str:
     return f"From first to last: {', '.join(ends)}."
 
 
-_WIDTH, _RIGHT, _TOP, _BOTTOM = 400, 390, 20, 44
+_DOT_WIDTH, _DOT_RIGHT, _DOT_TOP, _DOT_BOTTOM = 400, 390, 20, 44
 _BETWEEN = 10
 
 
@@ -155,20 +155,20 @@ def draw_dots(table: Table, marks: Mapping[str, Mark], chance: float | None = No
     domains = [column.domain for column in table.columns if column.kind == "domain"]
     algorithms = [row.algorithm for row in table.rows]
     height = max(34, _BETWEEN * len(algorithms) + 16)
-    bottom = _TOP + height * len(domains)
+    bottom = _DOT_TOP + height * len(domains)
     left = 16 + min(130, max(6.4 * len(domain) for domain in domains))
     ends = [dot.mean + sign * (dot.error or 0) for dot in dots for sign in (-1, 1)]
-    x = svg.Scale(*svg.spread(ends, at_least=8, limits=(0, 100)), left + 8, _RIGHT - 8)
+    x = svg.Scale(*svg.spread(ends, at_least=8, limits=(0, 100)), left + 8, _DOT_RIGHT - 8)
     parts = [*_draw_dots_axis(x, bottom), *([] if chance is None else _chance(x, bottom, chance))]
     for place, domain in enumerate(domains):
-        top = _TOP + height * place
-        parts.append(svg.line(left, top + height, _RIGHT, top + height, "rule"))
+        top = _DOT_TOP + height * place
+        parts.append(svg.line(left, top + height, _DOT_RIGHT, top + height, "rule"))
         parts.append(svg.words(left - 8, top + height / 2 + 4, _short(domain), "end", "name"))
         for dot in (dot for dot in dots if dot.domain == domain):
             offset = (algorithms.index(dot.algorithm) - (len(algorithms) - 1) / 2) * _BETWEEN
             parts += _draw_dot(dot, marks[dot.algorithm], x, top + height / 2 + offset)
     label = f"Accuracy on each test domain of {table.title}, chosen by {table.selection}; the table has the numbers."
-    return svg.drawing(_WIDTH, bottom + _BOTTOM, label, *parts)
+    return svg.drawing(_DOT_WIDTH, bottom + _DOT_BOTTOM, label, *parts)
 
 
 def _draw_dot(dot: Dot, mark: Mark, x: svg.Scale, y: float) -> list[Markup]:
@@ -180,7 +180,7 @@ def _draw_dot(dot: Dot, mark: Mark, x: svg.Scale, y: float) -> list[Markup]:
 def _draw_dots_axis(x: svg.Scale, bottom: float) -> list[Markup]:
     numbers = svg.ticks(x.low, x.high, 6)
     return [
-        *(svg.line(x(value), _TOP, x(value), bottom, "grid") for value in numbers),
+        *(svg.line(x(value), _DOT_TOP, x(value), bottom, "grid") for value in numbers),
         *(svg.words(x(value), bottom + 16, f"{value:g}", "middle") for value in numbers),
         svg.words((x.start + x.end) / 2, bottom + 34, "accuracy, %", "middle", "axis-title"),
     ]
@@ -190,8 +190,8 @@ def _chance(x: svg.Scale, bottom: float, chance: float) -> list[Markup]:
     if not x.low < chance < x.high:
         return [svg.words(x.end, bottom + 34, f"chance: {chance:.3g}", "end")]
     return [
-        svg.line(x(chance), _TOP, x(chance), bottom, "chance"),
-        svg.words(x(chance), _TOP - 6, f"chance, {chance:.3g}", "middle"),
+        svg.line(x(chance), _DOT_TOP, x(chance), bottom, "chance"),
+        svg.words(x(chance), _DOT_TOP - 6, f"chance, {chance:.3g}", "middle"),
     ]
 
 
@@ -201,7 +201,7 @@ def _short(name: str) -> str:
 
 # A search draws its own radius for every run; a line through so many would follow noise.
 MOST_JOINED = 12
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 270, 44, 390, 34, 226
+_RADIUS_WIDTH, _RADIUS_HEIGHT, _RADIUS_LEFT, _RADIUS_RIGHT, _RADIUS_TOP, _RADIUS_BOTTOM = 400, 270, 44, 390, 34, 226
 _REFERENCE = "erm"
 
 
@@ -264,11 +264,11 @@ def draw_radii(radii: Radii, marks: Mapping[str, Mark]) -> Markup:
     points = [(each.epsilon, each.cell) for line in radii.methods.values() for each in line]
     cells = [cell for _, cell in points] + ([radii.reference] if radii.reference else [])
     ends = [(cell.mean or 0.0) + sign * (cell.error or 0.0) for cell in cells for sign in (-1, 1)]
-    y = svg.Scale(*svg.spread(ends, at_least=6, limits=(0, 100)), _BOTTOM, _TOP)
+    y = svg.Scale(*svg.spread(ends, at_least=6, limits=(0, 100)), _RADIUS_BOTTOM, _RADIUS_TOP)
     low, high = min(epsilon for epsilon, _ in points), max(epsilon for epsilon, _ in points)
-    x = svg.Scale(low, high, _LEFT + 14, _RIGHT - 14, is_log=low > 0 and high / low > 5)
+    x = svg.Scale(low, high, _RADIUS_LEFT + 14, _RADIUS_RIGHT - 14, is_log=low > 0 and high / low > 5)
     parts = [
-        *svg.left_axis(y, _LEFT, _RIGHT, "accuracy on test domains, %", lambda value: f"{value:g}"),
+        *svg.left_axis(y, _RADIUS_LEFT, _RADIUS_RIGHT, "accuracy on test domains, %", lambda value: f"{value:g}"),
         *_draw_radius_axis(x, radii),
     ]
     if radii.reference and _REFERENCE in marks:
@@ -276,7 +276,7 @@ def draw_radii(radii: Radii, marks: Mapping[str, Mark]) -> Markup:
     for method, line in radii.methods.items():
         parts += _line(method, line, x, y, marks[method])
     label = f"Accuracy on the test domains of {radii.dataset} against the radius of training, epsilon; a table follows."
-    return svg.drawing(_WIDTH, _HEIGHT, label, *parts)
+    return svg.drawing(_RADIUS_WIDTH, _RADIUS_HEIGHT, label, *parts)
 
 
 def _line(method: str, line: list[Radius], x: svg.Scale, y: svg.Scale, mark: Mark) -> list[Markup]:
@@ -298,7 +298,7 @@ def shown(cell: Cell) -> str:
 
 def _flat(cell: Cell, y: svg.Scale, mark: Mark) -> list[Markup]:
     mean, error = cell.mean or 0.0, cell.error or 0.0
-    ends = (_LEFT + 4, _RIGHT - 4)
+    ends = (_RADIUS_LEFT + 4, _RADIUS_RIGHT - 4)
     around = [svg.band([(at, y(mean - error), y(mean + error)) for at in ends], f"band {mark.class_}")] if error else []
     line = svg.line(ends[0], y(mean), ends[1], y(mean), f"line dashed {mark.class_}")
     return [*around, line, mark.at(ends[1], y(mean), f"erm: {shown(cell)}")]
@@ -310,8 +310,8 @@ def _draw_radius_axis(x: svg.Scale, radii: Radii) -> list[Markup]:
         there = svg.log_ticks(x.low, x.high) if x.is_log else svg.ticks(x.low, x.high)
     title = "radius in training, epsilon" + (" (log scale)" if x.is_log else "")
     return [
-        *(svg.words(x(value), _BOTTOM + 18, f"{value:g}", "middle") for value in there),
-        svg.words((x.start + x.end) / 2, _BOTTOM + 36, title, "middle", "axis-title"),
+        *(svg.words(x(value), _RADIUS_BOTTOM + 18, f"{value:g}", "middle") for value in there),
+        svg.words((x.start + x.end) / 2, _RADIUS_BOTTOM + 36, title, "middle", "axis-title"),
     ]
 
 

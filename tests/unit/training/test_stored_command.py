@@ -2,18 +2,16 @@
 
 import json
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import domainwise.cli
-from domainwise.cli import train as train_command
-from domainwise.reports.html.runs_table import command_from
+import domainwise.training
 from domainwise.training import RunConfig
-from domainwise.training.config import build_dataset, resolved
+from domainwise.training.command import stored_command
+from domainwise.training.registry import DatasetCache, resolve_config
 
 
 def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
@@ -24,7 +22,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
         caught.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_command.training, "train", catch)
+    monkeypatch.setattr(domainwise.training, "train", catch, raising=False)
     monkeypatch.setattr(sys, "argv", shlex.split(command))
     with pytest.raises(SystemExit):
         domainwise.cli.main()
@@ -33,7 +31,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 def stored(config: RunConfig) -> Any:
     """What a run folder keeps of a config: all settings, written out."""
-    full, _ = resolved(config, build_dataset(config))
+    full, _ = resolve_config(config, DatasetCache().build(config))
     return json.loads(json.dumps(full.identity()))
 
 
@@ -61,28 +59,23 @@ def stored(config: RunConfig) -> Any:
 )
 def test_the_command_line_makes_the_same_run_of_it(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = stored(config)
-    again = parsed(command_from(settings), monkeypatch)
+    again = parsed(stored_command(settings), monkeypatch)
     assert json.loads(json.dumps(again.identity())) == settings
 
 
 def test_weights_from_a_file_are_called_by_its_name() -> None:
     settings = {"dataset": "pacs", "algorithm": "erm", "weights": "my net.pth sha256:0123", "test_domains": ["a b"]}
-    assert command_from(settings) == (
+    assert stored_command(settings) == (
         "domainwise train --dataset pacs --algorithm erm --weights 'my net.pth' --test-domain 'a b'"
     )
 
 
 def test_what_a_folder_does_not_tell_has_no_command() -> None:
-    assert command_from({"hparams": {"lr": 1}}) == ""
+    assert stored_command({"hparams": {"lr": 1}}) == ""
 
 
 def test_a_shell_finds_nothing_to_run_in_names() -> None:
-    command = command_from({"dataset": "$(rm -rf x)", "algorithm": "erm; ls", "test_domains": ["`id`"]})
+    command = stored_command({"dataset": "$(rm -rf x)", "algorithm": "erm; ls", "test_domains": ["`id`"]})
     assert shlex.split(command)[2:] == [
         *("--dataset", "$(rm -rf x)", "--algorithm", "erm; ls", "--test-domain", "`id`"),
     ]
-
-
-def test_a_report_does_not_wait_for_torch(tmp_path: Path) -> None:
-    code = "import sys, domainwise.reports.html, domainwise.cli.report; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
