@@ -26,8 +26,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Dataset
 from domainwise.data.batches import draw_batches
 from domainwise.data.cache import clear_cache
-from domainwise.data.datasets import PUBLISHED
-from domainwise.data.image_files import build_image_dataset
+from domainwise.data.image_datasets import PUBLISHED, build_image_dataset
 from domainwise.data.paths import CACHE_VARIABLE
 from domainwise.networks import build_backbone
 from domainwise.reports.formats import as_markdown
@@ -102,7 +101,7 @@ def epoch(loader: DataLoader[tuple[torch.Tensor, int]]) -> None:
 
 def decoded(data_dir: Path, size: int) -> Dataset:
     """The three domains, through the cache."""
-    listing = PUBLISHED["pacs"].listing(data_dir)
+    listing = PUBLISHED["pacs"].load_listing(data_dir)
     listing = replace(listing, domains=tuple(each for each in listing.domains if each.name in DOMAINS))
     return build_image_dataset(listing, image_size=size, skip_broken=False)
 

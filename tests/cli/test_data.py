@@ -1,4 +1,4 @@
-"""`domainwise data`, and training on a folder or a table of image files."""
+"""`domainwise data`, and training on a folder or a CSV file of images."""
 
 import io
 import json
@@ -50,30 +50,47 @@ def rows(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines()]
 
 
-def assert_one_line(outcome: object, said: str) -> None:
+def assert_one_line(outcome: object, message: str) -> None:
     assert outcome.code == 2
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1
-    assert said in outcome.err
+    assert message in outcome.err
     assert "Traceback" not in outcome.out
 
 
-def test_list_says_which_datasets_are_there(domainwise: Cli, tmp_path: Path) -> None:
+def test_list_shows_which_datasets_are_available(domainwise: Cli, tmp_path: Path) -> None:
     (tmp_path / "sets" / "PACS").mkdir(parents=True)
     outcome = domainwise("data", "list", "--data-dir", tmp_path / "sets")
     assert outcome.code == 0
     shown = {line.split()[0]: line.rstrip() for line in outcome.out.splitlines() if line.strip()}
     assert shown["pacs"].endswith(str(tmp_path / "sets" / "PACS"))
-    assert shown["silhouettes"].endswith("drawn, nothing to download")
-    assert "not there: domainwise data prepare vlcs (3600 MB)" in shown["vlcs"]
-    assert shown["nico"].endswith("not there: domainwise data prepare nico")
-    assert "not there: domainwise data prepare colored_mnist (12 MB)" in shown["colored_mnist"]
-    assert f"datasets are looked for in {tmp_path / 'sets'};" in outcome.out
+    assert shown["silhouettes"].endswith("synthetic, no download")
+    assert "not found: domainwise data prepare vlcs (3600 MB)" in shown["vlcs"]
+    assert shown["nico"].endswith("not found: domainwise data prepare nico")
+    assert "not found: domainwise data prepare colored_mnist (12 MB)" in shown["colored_mnist"]
+    assert f"data folder: {tmp_path / 'sets'};" in outcome.err
+    quiet = domainwise("data", "list", "--data-dir", tmp_path / "sets", "--quiet")
+    assert (quiet.out, quiet.err) == (outcome.out, "")
 
 
-def test_list_follows_the_variable(domainwise: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_as_json(domainwise: Cli, tmp_path: Path) -> None:
+    (tmp_path / "PACS").mkdir()
+    outcome = domainwise("data", "list", "--data-dir", tmp_path, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    datasets = {dataset["name"]: dataset for dataset in json.loads(outcome.out)}
+    assert datasets["pacs"] == {
+        "name": "pacs",
+        "description": "7 classes in photos, art, cartoons and sketches; 9,991 images.",
+        "is_available": True,
+        "folder": str(tmp_path / "PACS"),
+        "megabytes": 174,
+    }
+    assert (datasets["silhouettes"]["folder"], datasets["vlcs"]["is_available"]) == (None, False)
+
+
+def test_list_uses_the_environment_variable(domainwise: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "elsewhere"))
-    assert f"looked for in {tmp_path / 'elsewhere'};" in domainwise("data", "list").out
+    assert f"data folder: {tmp_path / 'elsewhere'};" in domainwise("data", "list").err
 
 
 def test_check_counts_a_folder(domainwise: Cli, pets: Path, kept: Path) -> None:
@@ -91,7 +108,35 @@ def test_check_counts_a_folder(domainwise: Cli, pets: Path, kept: Path) -> None:
     assert not kept.exists()
 
 
-def test_check_counts_many_classes_down_the_page(domainwise: Cli, tmp_path: Path) -> None:
+def test_check_as_json(domainwise: Cli, pets: Path) -> None:
+    broken = pets / "night" / "dog" / "0.png"
+    broken.write_bytes(b"")
+    Image.new("CMYK", (5, 5), (10, 20, 30, 40)).save(pets / "x" / "cat" / "cmyk.jpg")
+    outcome = domainwise("data", "check", pets, "--json")
+    assert_one_line(outcome, "1 of 37 images are broken")
+    result = json.loads(outcome.out)
+    assert result["dataset"] == "pets"
+    assert result["domains"][2] == {"name": "x", "role": None, "images": {"cat": 7, "dog": 6}}
+    assert result["broken"] == {str(broken): "is empty (0 bytes)"}
+    assert result["converted"] == {str(pets / "x" / "cat" / "cmyk.jpg"): "CMYK"}
+    assert result["missing_classes"] == []
+    synthetic = json.loads(domainwise("data", "check", "silhouettes", "--json").out)
+    assert synthetic["domains"][0] == {"name": "style_0", "role": "train", "images": {"cow": 1000, "camel": 1000}}
+    assert synthetic["options"]["image_size"] == 32
+
+
+def test_quiet_prints_only_broken_images(domainwise: Cli, pets: Path) -> None:
+    outcome = domainwise("data", "check", pets, "-q")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+    assert domainwise("data", "prepare", pets, "--image-size", "8", "-q").out == ""
+    assert domainwise("data", "clear-cache", "-q").out == ""
+    (pets / "day" / "cat" / "3.png").write_bytes(b"")
+    outcome = domainwise("data", "check", pets, "-q")
+    assert_one_line(outcome, "1 of 36 images are broken")
+    assert outcome.out == f"broken: {pets / 'day' / 'cat' / '3.png'} is empty (0 bytes)\n"
+
+
+def test_check_shows_many_classes_as_rows(domainwise: Cli, tmp_path: Path) -> None:
     counts = {"day": {"ant": 1, "bee": 2, "cat": 1}, "night": {"ant": 1, "bee": 1, "cat": 3}}
     for domain, classes in counts.items():
         for kind, count in classes.items():
@@ -106,27 +151,26 @@ def test_check_counts_many_classes_down_the_page(domainwise: Cli, tmp_path: Path
     ]
 
 
-def test_check_names_each_broken_file_and_fails(domainwise: Cli, pets: Path) -> None:
+def test_check_lists_broken_files_and_fails(domainwise: Cli, pets: Path) -> None:
     broken = [pets / "day" / "cat" / "3.png", pets / "x" / "dog" / "0.png"]
     broken[0].write_bytes(b"")
     broken[1].write_text("no image")
     outcome = domainwise("data", "check", pets)
     assert_one_line(outcome, "2 of 36 images are broken; replace them, or train with --skip-broken")
     assert f"broken: {broken[0]} is empty (0 bytes)\n" in outcome.out
-    assert f"broken: {broken[1]} is not an image that can be read\n" in outcome.out
-    assert "can be read\n" in outcome.out
+    assert f"broken: {broken[1]} is not an image\n" in outcome.out
     assert "all 36 images" not in outcome.out
 
 
-def test_check_shows_some_of_many_broken_files_and_counts_the_rest(domainwise: Cli, pets: Path) -> None:
+def test_check_limits_the_list_of_broken_files(domainwise: Cli, pets: Path) -> None:
     for index in range(23):
         (pets / "day" / "cat" / f"broken-{index:02}.png").touch()
     outcome = domainwise("data", "check", pets)
     assert outcome.out.count("broken: ") == 20
-    assert_one_line(outcome, "23 of 59 images are broken (3 more than shown)")
+    assert_one_line(outcome, "23 of 59 images are broken (+3 not shown)")
 
 
-def test_check_notes_a_class_that_is_missing_and_images_that_are_converted(domainwise: Cli, pets: Path) -> None:
+def test_check_reports_missing_classes_and_converted_images(domainwise: Cli, pets: Path) -> None:
     write_image(pets / "day" / "ant" / "1.png", 5)
     for name in ("cmyk-1.jpg", "cmyk-2.jpg"):
         Image.new("CMYK", (5, 5), (10, 20, 30, 40)).save(pets / "x" / "cat" / name)
@@ -147,11 +191,11 @@ def test_check_counts_a_csv_file(domainwise: Cli, pets: Path, tmp_path: Path) ->
     table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,cat,home\n")
     outcome = domainwise("data", "check", table)
     assert_one_line(outcome, "1 of 2 images are broken")
-    assert f"broken: {tmp_path / 'pets' / 'gone.png'} cannot be read: No such file or directory\n" in outcome.out
+    assert f"broken: {tmp_path / 'pets' / 'gone.png'} could not be read: No such file or directory\n" in outcome.out
 
 
-def test_check_shows_names_as_they_are(domainwise: Cli, tmp_path: Path) -> None:
-    """Square brackets are markup to the library that prints."""
+def test_check_does_not_interpret_names_as_markup(domainwise: Cli, tmp_path: Path) -> None:
+    """rich treats square brackets as markup."""
     for domain in ("[bold]", "[i]day"):
         write_image(tmp_path / "odd" / domain / "[cat]" / "[red]1.png", 3)
     (tmp_path / "odd" / "[bold]" / "[cat]" / "[blue]2.png").touch()
@@ -163,7 +207,7 @@ def test_check_shows_names_as_they_are(domainwise: Cli, tmp_path: Path) -> None:
     assert "[bold]/[cat]/[blue]2.png is empty" in outcome.out
 
 
-def test_progress_shows_names_as_they_are_and_hides_what_is_done() -> None:
+def test_progress_does_not_interpret_names_as_markup_and_hides_completed_work() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     with DataProgress(console) as progress:
@@ -179,7 +223,7 @@ def test_progress_shows_names_as_they_are_and_hides_what_is_done() -> None:
         assert "waiting for another process" in screen.getvalue()
 
 
-def test_check_of_drawn_data_describes_it(domainwise: Cli) -> None:
+def test_check_describes_synthetic_data(domainwise: Cli) -> None:
     outcome = domainwise("data", "check", "silhouettes")
     assert outcome.code == 0
     assert "style_0 (train)" in outcome.out
@@ -188,13 +232,13 @@ def test_check_of_drawn_data_describes_it(domainwise: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["check", "silouettes"], "unknown dataset 'silouettes'; did you mean 'silhouettes'?"),
         (["check", "pasc"], "unknown dataset 'pasc'; did you mean 'pacs'?"),
         (["check", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
         (["check", "table.csv"], "table.csv is neither a folder of images nor a CSV file"),
-        (["check", "empty"], "there are no images in empty: images are expected at root/domain/class/image"),
+        (["check", "empty"], "no images found in empty: images are expected at root/domain/class/image"),
         (["check", "pacs", "--data-dir", "sets"], "run `domainwise data prepare pacs`"),
         (["prepare", "silouettes"], "did you mean 'silhouettes'?"),
         (["prepare", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
@@ -203,18 +247,18 @@ def test_check_of_drawn_data_describes_it(domainwise: Cli) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    domainwise: Cli, tmp_path: Path, pets: Path, words: list[str], said: str
+    domainwise: Cli, tmp_path: Path, pets: Path, words: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    assert_one_line(domainwise("data", *words), said)
+    assert_one_line(domainwise("data", *words), message)
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(
+def test_cache_that_cannot_be_written_is_one_line(
     domainwise: Cli, tmp_path: Path, pets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "file" / "below"))
-    assert_one_line(domainwise("data", "prepare", pets), "choose another folder with $DOMAINWISE_CACHE")
+    assert_one_line(domainwise("data", "prepare", pets), "set $DOMAINWISE_CACHE to another folder")
 
 
 @pytest.mark.parametrize("command", ["list", "check", "prepare", "clear-cache"])
@@ -244,14 +288,14 @@ def test_after_prepare_training_decodes_nothing(
     assert (tmp_path / "run" / "done").exists()
 
 
-def test_prepare_leaves_broken_images_out_only_when_told(domainwise: Cli, pets: Path) -> None:
+def test_prepare_fails_for_broken_images(domainwise: Cli, pets: Path) -> None:
     broken = pets / "day" / "cat" / "3.png"
     broken.write_bytes(b"")
     assert_one_line(domainwise("data", "prepare", pets, "--image-size", "8"), f"{broken} is empty (0 bytes)")
 
 
 @pytest.mark.filterwarnings("default")
-def test_prepare_with_skip_broken_says_how_many(domainwise: Cli, pets: Path) -> None:
+def test_prepare_with_skip_broken_warns(domainwise: Cli, pets: Path) -> None:
     (pets / "day" / "cat" / "3.png").write_bytes(b"")
     outcome = domainwise("data", "prepare", pets, "--image-size", "8", "--skip-broken")
     assert outcome.code == 0
@@ -259,25 +303,23 @@ def test_prepare_with_skip_broken_says_how_many(domainwise: Cli, pets: Path) -> 
     assert "note: 1 of 12 images of domain 'day' are left out" in outcome.err
 
 
-def test_clear_cache_removes_what_prepare_made(domainwise: Cli, pets: Path, kept: Path) -> None:
+def test_clear_cache_removes_prepared_images(domainwise: Cli, pets: Path, kept: Path) -> None:
     domainwise("data", "prepare", pets, "--image-size", "300")
     outcome = domainwise("data", "clear-cache")
     # 36 images of 300 x 300 x 3 bytes.
-    assert outcome.out == f"removed 3 sets of decoded images, 10 MB, from {kept}\n"
+    assert outcome.out == f"removed 3 cache entries (10 MB) from {kept}\n"
     assert list(kept.glob("*/entry.json")) == []
-    assert domainwise("data", "clear-cache").out == f"removed 0 sets of decoded images, 0 MB, from {kept}\n"
+    assert domainwise("data", "clear-cache").out == f"removed 0 cache entries (0 MB) from {kept}\n"
 
 
 @pytest.mark.filterwarnings("default")
-def test_training_refuses_broken_images_and_skip_broken_leaves_them_out(
-    domainwise: Cli, pets: Path, tmp_path: Path
-) -> None:
+def test_training_fails_for_broken_images_unless_skipped(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     broken = pets / "night" / "dog" / "2.png"
     broken.write_bytes(broken.read_bytes()[:100])
     words = ["train", "--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "x", "-o", tmp_path / "run"]
     outcome = domainwise(*words)
-    assert_one_line(outcome, f"error: {broken} cannot be decoded (")
-    assert "--skip-broken leaves such images out" in outcome.err
+    assert_one_line(outcome, f"error: {broken} could not be decoded (")
+    assert "use --skip-broken to leave out such images" in outcome.err
     outcome = domainwise(*words, "--skip-broken")
     assert outcome.code == 0, outcome.err
     assert f"note: 1 of 12 images of domain 'night' are left out: {broken} " in outcome.err
@@ -287,9 +329,7 @@ def test_training_refuses_broken_images_and_skip_broken_leaves_them_out(
     assert json.loads(records[-1])["train_domains"] == ["day", "night"]
 
 
-def test_a_folder_of_images_trains_into_a_folder_that_names_no_place(
-    domainwise: Cli, pets: Path, tmp_path: Path
-) -> None:
+def test_run_folder_of_an_image_folder_contains_no_paths(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     words = ["--algorithm", "mat", "--test-domain", "x", "--backbone", "mobilenet_v2", "--weights", "none"]
     outcome = domainwise("train", "--dataset", pets, *words, *TINY)
     assert outcome.code == 0, outcome.err
@@ -308,7 +348,7 @@ def test_a_folder_of_images_trains_into_a_folder_that_names_no_place(
         assert json.loads(record)["dataset"] == "pets"
 
 
-def test_training_on_a_csv_file_is_training_on_its_folder(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+def test_training_on_a_csv_file_equals_training_on_its_folder(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     paths = [path.relative_to(tmp_path) for path in sorted(pets.rglob("*.png"))]
     lines = [f"{path},{path.parts[2]},{path.parts[1]}\n" for path in paths]
     (tmp_path / "pets.csv").write_text("".join(["path,label,domain\n", *lines]))
@@ -325,6 +365,6 @@ def test_training_on_a_csv_file_is_training_on_its_folder(domainwise: Cli, pets:
     assert [record["accuracy"] for record in one] == [record["accuracy"] for record in other]
 
 
-def test_a_misspelt_domain_of_a_folder_is_one_line(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+def test_misspelt_domain_is_one_line(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     words = ["--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "nigth"]
     assert_one_line(domainwise("train", *words, "-o", tmp_path / "run"), "did you mean 'night'?")

@@ -101,13 +101,13 @@ def test_a_rank_above_the_image_size_is_allowed_with_a_note(domainwise: Cli, tmp
         (["--dataset-option", "image_size=4"], "image_size must be at least 16"),
         (["--dataset-option", "image_size=wide"], "cannot be made"),
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
-        (["--train-domain", "shift_0"], "dataset silhouettes fixes domain 'shift_0' for test, not train"),
+        (["--train-domain", "shift_0"], "domain 'shift_0' of silhouettes has the fixed role test, not train"),
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
         (["--steps", "0"], "steps must be a whole number of at least 1, not 0"),
         (["--dropout", "1"], "dropout must be at least 0 and below 1"),
         (["--dataset", "no_such_package:data"], "cannot be imported"),
         (["--batch-size", "49"], "domain 'style_0' has 48 images to train on, fewer than a batch of 49"),
-        (["--trial-seed", "-1"], "seed must be 0 or more"),
+        (["--trial-seed", "-1"], "seed must be at least 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, words: list[str], said: str) -> None:
@@ -123,7 +123,7 @@ def test_bad_input_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, 
     ("name", "said"),
     [
         ("empty", "domain 'hollow' of dataset 'bad' is empty"),
-        ("mislabelled", "domain 'odd' of dataset 'bad' has labels from 2 to 2; 2 classes allow 0 to 1"),
+        ("mislabelled", "domain 'odd' of dataset 'bad' has labels from 2 to 2; expected 0 to 1"),
         ("uneven", "domain 'scant' has 10 images to train on, fewer than a batch of 32"),
     ],
 )

@@ -1,4 +1,4 @@
-"""DecodedImage images that several processes want at once, and a process that is killed while it makes them."""
+"""Decoded images that several processes want at once, and a process that is killed while it makes them."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ while not (folder / "go").exists():
     time.sleep(0.005)
 digests = []
 for count in range(len(files), len(files) - rounds, -1):
-    found = cache.cached_images(files[:count], size)
+    found = cache.load_cached_images(files[:count], size)
     digests.append(hashlib.sha256(found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes()).hexdigest())
 print(json.dumps(digests))
 """
@@ -50,7 +50,7 @@ from pathlib import Path
 from domainwise.data import cache
 
 folder, size, lock, calls = Path(sys.argv[1]), int(sys.argv[2]), threading.Lock(), 0
-original, cache._CHUNK = cache.decode_image, 4
+original, cache._DECODE_CHUNK = cache.decode_image, 4
 
 def deadly(content, size):
     global calls
@@ -64,7 +64,7 @@ def deadly(content, size):
     return original(content, size)
 
 cache.decode_image = deadly
-cache.cached_images(sorted((folder / "images").iterdir()), size)
+cache.load_cached_images(sorted((folder / "images").iterdir()), size)
 """
 
 
@@ -136,7 +136,7 @@ def test_a_process_killed_half_way_leaves_nothing_and_who_waits_goes_on(tmp_path
         found = load_cached_images(files, SIZE, on_progress)
         process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
-    assert told == ["waiting for another process that decodes", "decoding"]
+    assert told == ["waiting for another process to decode", "decoding"]
     assert found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes() == by_hand(files)
     assert found.kept == list(range(16))
     assert list(kept.glob(".*")) == []

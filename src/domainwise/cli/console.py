@@ -58,6 +58,8 @@ class DataProgress:
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
+            # Without a terminal, rich would print every bar again at the end.
+            disable=not console.is_terminal,
         )
         self.tasks: dict[str, TaskID] = {}
 

@@ -1,58 +1,75 @@
-"""`domainwise data`: which datasets there are and where, what is in them, and how to get them ready."""
+"""`domainwise data`: list, check and prepare datasets."""
 
-import inspect
+import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.algorithms import summarize_docstring
-from domainwise.cli.console import DataProgress
-from domainwise.data import DATASETS, Dataset
-from domainwise.data.cache import cache_size, clear_cache
-from domainwise.data.datasets import PUBLISHED
-from domainwise.data.download import SOURCES, prepare
-from domainwise.data.image_files import Check, DomainFiles, Listing, check_files, list_images
+from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
+from domainwise.data.download.sources import SOURCES
+from domainwise.data.listing import DomainFiles, Listing, list_images
 from domainwise.data.paths import cache_folder, data_folder
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.training.config import RunConfig
-from domainwise.training.registry import DatasetCache, dataset_options, is_path
+
+if TYPE_CHECKING:
+    from domainwise.data import Dataset
+    from domainwise.data.image_datasets import ImageCheck
 
 app = typer.Typer(help="List, check and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
 
-_MOST_SHOWN = 20
+_MAX_ERRORS = 20
 
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where the datasets lie; otherwise $DOMAINWISE_DATA, or the user's cache.")
+DatasetArgument = Annotated[
+    str, typer.Argument(help="Name from `domainwise data list`, folder of images, or CSV file.")
 ]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with the datasets (default: $DOMAINWISE_DATA or the user's cache folder).")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no summary.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 LIST_EXAMPLES = """
 Examples:
 
 domainwise data list
 
-domainwise data list --data-dir path/to/data
+domainwise data list --data-dir path/to/data --json
 """
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def show_list(data_dir: DataDir = None) -> None:
-    """List the datasets and say which are there."""
-    console = Console()
-    table = Table("dataset", "what it holds", "where", box=None, header_style="bold")
-    for name, builder in DATASETS.items():
-        about = PUBLISHED[name].about if name in PUBLISHED else summarize_docstring(builder)
-        table.add_row(name, about, _whereabouts(name, data_folder(data_dir)))
-    console.print(table)
-    console.print(
-        f"\ndatasets are looked for in {escape(str(data_folder(data_dir)))}; any folder root/domain/class/image, "
-        "or a CSV file with columns path, label, domain, is a dataset too",
-        highlight=False,
-    )
+def list_command(data_dir: DataDir = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """List the datasets and whether they are available."""
+    statuses = list_datasets(data_dir)
+    if as_json:
+        print(json.dumps([asdict(status) for status in statuses], indent=2, default=str))
+        return
+    table = Table("dataset", "description", "location", box=None, header_style="bold")
+    for status in statuses:
+        table.add_row(status.name, status.description, _describe_location(status))
+    Console().print(table)
+    if not quiet:
+        Console(stderr=True).print(
+            f"\ndata folder: {escape(str(data_folder(data_dir)))}; a folder root/domain/class/image or a CSV file with "
+            "columns path, label, domain is a dataset too",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _describe_location(status: DatasetStatus) -> str:
+    if status.folder is None:
+        return "synthetic, no download"
+    if status.is_available:
+        return escape(str(status.folder))
+    size = f" ({status.megabytes} MB)" if status.megabytes else ""
+    return f"[yellow]not found[/yellow]: domainwise data prepare {status.name}{size}"
 
 
 CHECK_EXAMPLES = """
@@ -60,7 +77,7 @@ Examples:
 
 domainwise data check pacs --data-dir path/to/data
 
-domainwise data check path/to/images
+domainwise data check path/to/images --json
 
 domainwise data check colored_mnist
 """
@@ -68,26 +85,108 @@ domainwise data check colored_mnist
 
 @app.command(epilog=CHECK_EXAMPLES)
 def check(
-    dataset: Annotated[str, typer.Argument(help="From `domainwise data list`, a folder, or a CSV file.")],
+    dataset: DatasetArgument,
     data_dir: DataDir = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only broken images.")] = False,
 ) -> None:
-    """Count a dataset's images by domain and class, open every file, and say what is wrong."""
-    console = Console()
-    if is_path(dataset) or dataset in PUBLISHED:
-        listing = list_images(dataset) if is_path(dataset) else PUBLISHED[dataset].listing(data_dir)
-        _print_counts(console, listing)
-        with DataProgress(console) as progress:
-            found = check_files(listing, progress.report)
-        _print_findings(console, listing, found)
+    """Count the images per domain and class, and decode every file to find broken ones."""
+    from domainwise.cli.console import DataProgress
+    from domainwise.data.image_datasets import PUBLISHED, check_images
+    from domainwise.training.registry import is_path
+
+    if not is_path(dataset) and dataset not in PUBLISHED:
+        _check_generated(dataset, data_dir, as_json, quiet)
         return
-    if dataset not in DATASETS:
-        raise unknown("dataset", dataset, DATASETS)
-    print(inspect.getdoc(DATASETS[dataset]), end="\n\n")
-    _print_counts(console, _listing_of(DatasetCache().build(RunConfig(dataset=dataset, data_dir=data_dir))))
-    options = dataset_options(dataset).values()
-    defaults = ", ".join(f"{option.name}={option.default}" for option in options)
-    if defaults:
-        console.print(f"\noptions (--dataset-option name=value): {defaults}", highlight=False)
+    listing = list_images(dataset) if is_path(dataset) else PUBLISHED[dataset].load_listing(data_dir)
+    console = Console()
+    if not as_json and not quiet:
+        _print_counts(console, listing)
+    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+        result = check_images(listing, progress.report)
+    count = sum(len(domain.files) for domain in listing.domains)
+    if as_json:
+        findings = {
+            "missing_classes": result.missing_classes,
+            "converted": {str(file): note for file, note in result.notes.items()},
+            "broken": {str(file): error for file, error in result.errors.items()},
+        }
+        print(json.dumps(_describe_counts(listing) | findings, indent=2))
+    else:
+        _print_findings(console, result, quiet)
+    if result.errors:
+        hidden = 0 if as_json else len(result.errors) - _MAX_ERRORS
+        more = f" (+{hidden} not shown)" if hidden > 0 else ""
+        raise DomainwiseError(
+            f"{len(result.errors)} of {count} images are broken{more}; replace them, or train with --skip-broken"
+        )
+    if not as_json and not quiet:
+        console.print(f"all {count} images can be read", highlight=False)
+
+
+def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
+    """Describe a dataset that is not made of image files."""
+    if dataset not in DESCRIPTIONS:
+        raise unknown("dataset", dataset, DESCRIPTIONS)
+    import inspect
+
+    from domainwise.data import DATASETS
+    from domainwise.training.registry import build_dataset, dataset_options
+
+    listing = _convert_to_listing(build_dataset(dataset, {}, seed=0, data_dir=data_dir))
+    options = {option.name: option.default for option in dataset_options(dataset).values()}
+    if as_json:
+        print(json.dumps(_describe_counts(listing) | {"options": options}, indent=2))
+    elif not quiet:
+        print(inspect.getdoc(DATASETS[dataset]), end="\n\n")
+        console = Console()
+        _print_counts(console, listing)
+        if options:
+            defaults = ", ".join(f"{name}={default}" for name, default in options.items())
+            console.print(f"\noptions (--dataset-option name=value): {defaults}", highlight=False)
+
+
+def _convert_to_listing(dataset: "Dataset") -> Listing:
+    domains = [DomainFiles(each.name, (), tuple(each.labels.tolist()), each.role) for each in dataset.domains]
+    return Listing(dataset.name, dataset.classes, tuple(domains))
+
+
+def _describe_counts(listing: Listing) -> dict[str, object]:
+    domains = [
+        {"name": domain.name, "role": domain.role, "images": dict(zip(listing.classes, counts, strict=True))}
+        for domain, counts in zip(listing.domains, listing.count_images(), strict=True)
+    ]
+    return {"dataset": listing.name, "domains": domains}
+
+
+def _print_counts(console: Console, listing: Listing) -> None:
+    """Print the images per domain and class, with the longer of the two as rows."""
+    domains = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
+    counts = listing.count_images()
+    if len(domains) > len(listing.classes):
+        corner, row_names, columns = "domain", domains, listing.classes
+    else:
+        corner, row_names, columns = "class", list(listing.classes), tuple(domains)
+        counts = [list(row) for row in zip(*counts, strict=True)]
+    table = Table(corner, *map(escape, columns), "all", box=None, header_style="bold")
+    for name, row in zip(row_names, counts, strict=True):
+        table.add_row(escape(name), *map(str, row), str(sum(row)))
+    totals = [sum(column) for column in zip(*counts, strict=True)]
+    table.add_row("[bold]all[/bold]", *map(str, totals), str(sum(totals)))
+    console.print(table)
+
+
+def _print_findings(console: Console, result: "ImageCheck", quiet: bool) -> None:
+    lines = [f"[yellow]note[/yellow]: {escape(line)}" for line in result.missing_classes]
+    for note, count in Counter(result.notes.values()).items():
+        first = next(file for file, file_note in result.notes.items() if file_note == note)
+        lines.append(f"{count} images are {note}: {escape(str(first))} ...")
+    if quiet:
+        lines = []
+    for file, error in list(result.errors.items())[:_MAX_ERRORS]:
+        lines.append(f"[red]broken[/red]: {escape(f'{file} {error}')}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 PREPARE_EXAMPLES = """
@@ -101,84 +200,44 @@ domainwise data prepare path/to/images
 """
 
 
-@app.command("prepare", epilog=PREPARE_EXAMPLES)
-def get_ready(
-    dataset: Annotated[str, typer.Argument(help="From `domainwise data list`, a folder, or a CSV file.")],
+@app.command(epilog=PREPARE_EXAMPLES)
+def prepare(
+    dataset: DatasetArgument,
     data_dir: DataDir = None,
-    image_size: Annotated[int | None, typer.Option(help="Decode images to this side, for training with it.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Image size in pixels to decode to.")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Download a dataset if it is not there, and decode its images, so that training starts at once."""
-    console = Console()
+    """Download a dataset if it is not available, and decode its images, so that training starts at once."""
+    from domainwise.cli.console import DataProgress
+    from domainwise.data.download.dataset import download_dataset
+    from domainwise.training.registry import build_dataset
+
     options = {} if image_size is None else {"image_size": image_size}
     if skip_broken:
         options["skip_broken"] = True
-    config = RunConfig(dataset=dataset, data_dir=data_dir, dataset_options=options)
-    with DataProgress(console) as progress:
-        if dataset in SOURCES and dataset in DATASETS:
-            folder, source = data_folder(data_dir), SOURCES[dataset]
-            if not (folder / source.folder).is_dir() and source.files:
-                console.print(f"{dataset} from {source.homepage} (licence: {source.licence})", highlight=False)
-            prepare(dataset, folder, on_progress=progress.report)
-        built = DatasetCache().build(config, progress.report)
-    shape = " x ".join(map(str, built.image_shape))
-    images = sum(len(domain) for domain in built.domains)
-    console.print(f"[bold]ready[/bold]: {images} images of {shape} in {len(built.domains)} domains", highlight=False)
+    errors = Console(stderr=True, quiet=quiet)
+    with DataProgress(errors) as progress:
+        if dataset in SOURCES and dataset in DESCRIPTIONS:
+            source = SOURCES[dataset]
+            if source.files and not (data_folder(data_dir) / source.folder).is_dir():
+                errors.print(f"{dataset} from {source.homepage} (licence: {source.licence})", highlight=False)
+            download_dataset(dataset, data_dir, on_progress=progress.report)
+        data = build_dataset(dataset, options, seed=0, data_dir=data_dir, on_progress=progress.report)
+    if not quiet:
+        shape = " x ".join(map(str, data.image_shape))
+        count = sum(len(domain) for domain in data.domains)
+        Console().print(
+            f"[bold]ready[/bold]: {count} images of {shape} in {len(data.domains)} domains", highlight=False
+        )
 
 
 @app.command("clear-cache", epilog="Example: domainwise data clear-cache")
-def clear() -> None:
-    """Remove all decoded images; they are decoded again when they are needed."""
+def clear(quiet: Quiet = False) -> None:
+    """Remove all decoded images from the cache; they are decoded again when needed."""
+    from domainwise.data.cache import cache_size, clear_cache
+
     count, size = cache_size()
     clear_cache()
-    print(f"removed {count} sets of decoded images, {size / 1e6:.0f} MB, from {cache_folder()}")
-
-
-def _whereabouts(name: str, folder: Path) -> str:
-    if name not in SOURCES:
-        return "drawn, nothing to download"
-    source = SOURCES[name]
-    if (folder / source.folder).is_dir():
-        return escape(str(folder / source.folder))
-    size = f" ({source.megabytes} MB)" if source.megabytes else ""
-    return f"[yellow]not there[/yellow]: domainwise data prepare {name}{size}"
-
-
-def _listing_of(dataset: Dataset) -> Listing:
-    domains = [DomainFiles(each.name, (), tuple(each.labels.tolist()), each.role) for each in dataset.domains]
-    return Listing(dataset.name, dataset.classes, tuple(domains))
-
-
-def _print_counts(console: Console, listing: Listing) -> None:
-    """Images by domain and class, the longer list of the two down the page."""
-    domains = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
-    counts = listing.counts()
-    if len(domains) > len(listing.classes):
-        head, down, across = "domain", domains, listing.classes
-    else:
-        head, down, across = "class", list(listing.classes), tuple(domains)
-        counts = [list(row) for row in zip(*counts, strict=True)]
-    table = Table(head, *map(escape, across), "all", box=None, header_style="bold")
-    for name, row in zip(down, counts, strict=True):
-        table.add_row(escape(name), *map(str, row), str(sum(row)))
-    totals = [sum(column) for column in zip(*counts, strict=True)]
-    table.add_row("[bold]all[/bold]", *map(str, totals), str(sum(totals)))
-    console.print(table)
-
-
-def _print_findings(console: Console, listing: Listing, found: Check) -> None:
-    for gap in found.gaps:
-        console.print(f"[yellow]note[/yellow]: {escape(gap)}", highlight=False, soft_wrap=True)
-    for note, count in Counter(found.notes.values()).items():
-        first = next(file for file, what in found.notes.items() if what == note)
-        console.print(f"{count} images are {note}: {escape(str(first))} ...", highlight=False, soft_wrap=True)
-    for file, fault in list(found.faults.items())[:_MOST_SHOWN]:
-        console.print(f"[red]broken[/red]: {escape(f'{file} {fault}')}", highlight=False, soft_wrap=True)
-    count = sum(len(domain.files) for domain in listing.domains)
-    if found.faults:
-        more = len(found.faults) - _MOST_SHOWN
-        rest = f" ({more} more than shown)" if more > 0 else ""
-        raise DomainwiseError(
-            f"{len(found.faults)} of {count} images are broken{rest}; replace them, or train with --skip-broken"
-        )
-    console.print(f"all {count} images can be read", highlight=False)
+    if not quiet:
+        print(f"removed {count} cache entries ({size / 1e6:.0f} MB) from {cache_folder()}")

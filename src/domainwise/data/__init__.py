@@ -1,32 +1,58 @@
-"""Every dataset, by the name it has on the command line and in records."""
+"""Datasets for domain generalization: domains of images, their splits and batches, the image cache and downloads."""
 
-from collections.abc import Callable, Mapping
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.datasets import PUBLISHED
-from domainwise.data.image_files import image_files
-from domainwise.data.mnist import colored_mnist, rotated_mnist
-from domainwise.data.silhouettes import silhouettes
-from domainwise.data.silhouettes_spurious import silhouettes_spurious
+if TYPE_CHECKING:
+    from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
+    from domainwise.data.dataset import Dataset, Domain
+    from domainwise.data.download.dataset import download_dataset
+    from domainwise.data.image_datasets import check_images, image_files
+    from domainwise.data.mnist import colored_mnist, rotated_mnist
+    from domainwise.data.registry import DATASETS, DatasetBuilder
+    from domainwise.data.synthetic import silhouettes, silhouettes_spurious
 
-DatasetBuilder = Callable[..., Dataset]
-
-DATASETS: Mapping[str, DatasetBuilder] = {
-    "silhouettes": silhouettes,
-    "silhouettes_spurious": silhouettes_spurious,
-    "colored_mnist": colored_mnist,
-    "rotated_mnist": rotated_mnist,
-    **PUBLISHED,
+_MODULES = {
+    "DATASETS": "registry",
+    "DESCRIPTIONS": "catalog",
+    "Dataset": "dataset",
+    "DatasetBuilder": "registry",
+    "DatasetStatus": "catalog",
+    "Domain": "dataset",
+    "check_images": "image_datasets",
+    "colored_mnist": "mnist",
+    "download_dataset": "download.dataset",
+    "image_files": "image_datasets",
+    "list_datasets": "catalog",
+    "rotated_mnist": "mnist",
+    "silhouettes": "synthetic",
+    "silhouettes_spurious": "synthetic",
 }
 
 __all__ = [
     "DATASETS",
+    "DESCRIPTIONS",
     "Dataset",
     "DatasetBuilder",
+    "DatasetStatus",
     "Domain",
+    "check_images",
     "colored_mnist",
+    "download_dataset",
     "image_files",
+    "list_datasets",
     "rotated_mnist",
     "silhouettes",
     "silhouettes_spurious",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that modules of this package that need no torch load without it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'domainwise.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"domainwise.data.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""What a dataset is: named domains of images, each with the part it plays."""
+"""Datasets: named domains of images, their splits into main and holdout parts, and their roles in a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class Domain:
     Args:
         images: uint8, (n, C, H, W).
         labels: int64, (n,).
-        role: the part that the dataset fixes for this domain, or None where the user leaves domains out.
-        masks: bool, (n, H, W), true on the object; None where it is not known.
+        role: role that the dataset fixes for this domain; None if the user chooses the test domains.
+        masks: bool, (n, H, W), true on the object; None if unknown.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Domain:
     masks: Tensor | None = None
 
     def __post_init__(self) -> None:
-        # Channels-last from the start, so that a batch of them is.
+        # Stored channels-last, so that batches are channels-last without a copy.
         if self.images.ndim == 4:
             object.__setattr__(self, "images", self.images.contiguous(memory_format=torch.channels_last))
 
@@ -43,14 +43,16 @@ class Domain:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Domains that share classes and image shape, and the settings that suit them.
+    """Domains that share classes and image shape, with default settings for training on them.
 
     Args:
-        network, weights: name of the network that a run uses unless told otherwise, and what it starts from.
-        is_augmented: whether training sees random views of the images (`domainwise.data.augmentation`).
-        defaults: hyperparameters that suit this data; a method takes those that it has.
-        search: ranges to draw them from, likewise, where the methods' own do not suit.
-        holdout_fraction: share of each domain kept out of training, to select models by.
+        name: name in records and run folders.
+        network, weights: default network and its initial weights.
+        is_augmented: whether training images are augmented (`domainwise.data.augmentation`).
+        defaults: default hyperparameters for this dataset; a method uses those that it has.
+        search: search distributions that replace the methods' own on this dataset.
+        steps, record_every: default number of training steps, and steps between two records.
+        holdout_fraction: fraction of each domain kept out of training for model selection.
     """
 
     name: str
@@ -90,26 +92,26 @@ class Dataset:
         if len(domain.images) != len(domain):
             raise DomainwiseError(f"{where} has {len(domain.images)} images but {len(domain)} labels")
         if domain.images.dtype != torch.uint8 or domain.images.ndim != 4:
-            given = f"{domain.images.dtype} {tuple(domain.images.shape)}"
-            raise DomainwiseError(f"{where} must hold uint8 images (n, C, H, W), not {given}")
+            actual = f"{domain.images.dtype} {tuple(domain.images.shape)}"
+            raise DomainwiseError(f"{where} must have uint8 images (n, C, H, W), not {actual}")
         shape = tuple(domain.images.shape[1:])
         if shape != self.image_shape:
-            raise DomainwiseError(f"{where} has images of shape {shape}, not {self.image_shape}")
+            raise DomainwiseError(f"{where} has images of shape {shape}; the first domain has {self.image_shape}")
         low, high, last = int(domain.labels.min()), int(domain.labels.max()), len(self.classes) - 1
         if low < 0 or high > last:
-            raise DomainwiseError(f"{where} has labels from {low} to {high}; {last + 1} classes allow 0 to {last}")
+            raise DomainwiseError(f"{where} has labels from {low} to {high}; expected 0 to {last}")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of a domain's images: `main` to train or test on, `holdout` to select by."""
+    """Indices of a domain's images: `main` for training or testing, `holdout` for model selection."""
 
     main: Tensor
     holdout: Tensor
 
 
 def split_indices(count: int, trial_seed: int, domain_index: int, holdout_fraction: float) -> Split:
-    """The split that DomainBed makes for this trial and domain."""
+    """Return the split of `count` images that DomainBed makes for this trial and domain."""
     keys = list(range(count))
     np.random.RandomState(seed_hash(trial_seed, domain_index)).shuffle(keys)
     cut = int(count * holdout_fraction)
@@ -117,22 +119,24 @@ def split_indices(count: int, trial_seed: int, domain_index: int, holdout_fracti
 
 
 def split_domains(dataset: Dataset, trial_seed: int) -> dict[str, Split]:
-    """The split of every domain, by name."""
+    """Return the split of every domain, by name."""
     return {
         domain.name: split_indices(len(domain), trial_seed, index, dataset.holdout_fraction)
         for index, domain in enumerate(dataset.domains)
     }
 
 
+# The values are part of the record format.
 RoleAssignment = Literal["left_out", "named", "fixed"]
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Domain names by the part they play, and how that came about.
+    """Names of the training, validation and test domains.
 
-    `left_out`: test domains were left out and all others train; `fixed`: by the dataset; `named`: only some
-    train of those that could, or three and more domains were left out.
+    Args:
+        assignment: how the roles were assigned. `left_out`: one or two test domains were left out and all others train;
+            `fixed`: by the dataset; `named`: only some of the possible domains train, or three or more were left out.
     """
 
     train: tuple[str, ...]
@@ -142,33 +146,40 @@ class Roles:
 
 
 def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
-    """Who trains, validates and tests.
+    """Return the role of each domain.
 
-    A dataset may fix the roles; then domains can only be named to leave the others of that role out. Otherwise the
-    test domains must be named, and all others train unless the training domains are named too.
+    If the dataset fixes the roles, naming domains only leaves out the others of that role. Otherwise the test domains
+    must be named, and all others train unless the training domains are named too.
+
+    Raises:
+        DomainwiseError: a name is unknown, a domain has two roles or the wrong one, or a role has no domain.
     """
     for name in (*train_domains, *test_domains):
         if name not in dataset.domain_names:
             raise unknown(f"domain of {dataset.name}", name, dataset.domain_names)
-    if both := set(train_domains) & set(test_domains):
-        raise DomainwiseError(f"domain {min(both)!r} cannot both train and test")
+    if overlap := set(train_domains) & set(test_domains):
+        raise DomainwiseError(f"domain {min(overlap)!r} cannot be both a training and a test domain")
     fixed = {domain.name: domain.role for domain in dataset.domains if domain.role is not None}
+    assignment: RoleAssignment
     if fixed:
-        for given, role in ((train_domains, "train"), (test_domains, "test")):
-            for name in given:
+        for names, role in ((train_domains, "train"), (test_domains, "test")):
+            for name in names:
                 if fixed.get(name) != role:
-                    part = fixed.get(name, "no part")
-                    raise DomainwiseError(f"dataset {dataset.name} fixes domain {name!r} for {part}, not {role}")
-        of = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
-        trained = tuple(train_domains) or of["train"]
-        how: RoleAssignment = "fixed" if set(trained) == set(of["train"]) else "named"
-        return Roles(trained, of["validation"], tuple(test_domains) or of["test"], how)
+                    raise DomainwiseError(
+                        f"domain {name!r} of {dataset.name} has the fixed role {fixed.get(name, 'none')}, not {role}"
+                    )
+        by_role = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
+        train = tuple(train_domains) or by_role["train"]
+        assignment = "fixed" if set(train) == set(by_role["train"]) else "named"
+        return Roles(train, by_role["validation"], tuple(test_domains) or by_role["test"], assignment)
     if not test_domains:
-        raise DomainwiseError(f"say which domains of {dataset.name} to test on: {', '.join(dataset.domain_names)}")
-    rest = tuple(name for name in dataset.domain_names if name not in test_domains)
-    if not rest:
-        raise DomainwiseError("all domains are left out to test on; none is left to train on")
-    trained = tuple(train_domains) or rest
-    # Selection leaves out one domain, or two to select by one of them; who leaves out more is after another task.
-    how = "left_out" if set(trained) == set(rest) and len(test_domains) <= 2 else "named"
-    return Roles(trained, (), tuple(test_domains), how)
+        raise DomainwiseError(
+            f"no test domain for {dataset.name}; choose with --test-domain from {', '.join(dataset.domain_names)}"
+        )
+    others = tuple(name for name in dataset.domain_names if name not in test_domains)
+    if not others:
+        raise DomainwiseError(f"all domains of {dataset.name} are test domains; leave at least one to train on")
+    train = tuple(train_domains) or others
+    # Leave-one-out selection leaves out one domain, or two and selects by one of them; more is a different protocol.
+    assignment = "left_out" if set(train) == set(others) and len(test_domains) <= 2 else "named"
+    return Roles(train, (), tuple(test_domains), assignment)

@@ -1,4 +1,4 @@
-"""One image file to RGB bytes of one size, and why not where that fails."""
+"""Decoding of one image file to RGB bytes of a fixed size."""
 
 import io
 from dataclasses import dataclass
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Part of a cached image's name: raise it when the bytes that `decoded` makes of a file change.
+# Part of the key of cached images: change it when `decode_image` returns different bytes for a file.
 DECODING_RULE = "squash-bilinear-1"
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """An image's bytes, (size, size, 3) in rows, or None; and what there is to say of it.
+    """A decoded image.
 
     Args:
-        note: how it was converted, where it is not an ordinary image of 8 bits: "CMYK", say.
-        error: why it cannot be used.
+        pixels: RGB bytes, (size, size, 3) in rows, or None if the file could not be decoded.
+        note: how an unusual image was converted, for example "CMYK".
+        error: why the file could not be decoded.
     """
 
     pixels: bytes | None
@@ -25,44 +26,46 @@ class DecodedImage:
 
 
 def decode_image(content: bytes, size: int) -> DecodedImage:
-    """The image in `content` squashed to a square, as torchvision's `Resize((size, size))` does to PIL images.
+    """Decode a file's content and resize it to a square, as torchvision's `Resize((size, size))` does for PIL images.
 
-    Where a file holds several frames, the first counts. Rotation flags of cameras are not followed, as in torchvision.
+    Only the first frame of a file is used. EXIF rotation is ignored, as in torchvision.
     """
     if not content:
         return DecodedImage(None, error="is empty (0 bytes)")
     try:
         with Image.open(io.BytesIO(content)) as image:
-            note = "animated, its first frame" if getattr(image, "n_frames", 1) > 1 else ""
+            animated = "animated, first frame used" if getattr(image, "n_frames", 1) > 1 else ""
             image.load()
-            rgb, kind = _as_rgb(image)
+            rgb, conversion = _convert_to_rgb(image)
             pixels = rgb.resize((size, size), Image.Resampling.BILINEAR).tobytes()
     except UnidentifiedImageError:
-        return DecodedImage(None, error="is not an image that can be read")
-    except Exception as error:  # decoders of many formats raise what they happen to raise on damaged files
-        return DecodedImage(None, error=f"cannot be decoded ({' '.join(str(error).split()) or type(error).__name__})")
-    return DecodedImage(pixels, note=", ".join(filter(None, (kind, note))))
+        return DecodedImage(None, error="is not an image")
+    except Exception as error:  # Pillow's decoders raise many types of errors for damaged files.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return DecodedImage(None, error=f"could not be decoded ({reason})")
+    return DecodedImage(pixels, note=", ".join(filter(None, (conversion, animated))))
 
 
-def _as_rgb(image: Image.Image) -> tuple[Image.Image, str]:
+def _convert_to_rgb(image: Image.Image) -> tuple[Image.Image, str]:
+    """Return the image in RGB, and a note if the conversion is an unusual one."""
     if image.mode == "RGB":
         return image, ""
     if image.mode == "L":
         return image.convert("RGB"), ""
     if image.mode.startswith("I"):
-        return _from_16_bits(image), "16 bits"
+        return _convert_16_bit(image), "16-bit"
     if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers of unknown range")
+        raise ValueError("floating-point pixels of unknown range")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"), "transparent, laid on white"
+        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"), "transparent, placed on white"
     names = {"P": "palette", "1": "black and white"}
     return image.convert("RGB"), names.get(image.mode, image.mode)
 
 
-def _from_16_bits(image: Image.Image) -> Image.Image:
-    # PIL would cut off what is above 255.
+def _convert_16_bit(image: Image.Image) -> Image.Image:
+    # Pillow would clip values above 255.
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError("its pixels have more than 16 bits")
+        raise ValueError("pixels of more than 16 bits")
     return Image.fromarray((values / 257).round().astype(np.uint8)).convert("RGB")

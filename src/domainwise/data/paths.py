@@ -1,48 +1,52 @@
-"""Where data is looked for and kept: the folder of datasets, and the cache of decoded images."""
+"""Folders for datasets and decoded images, and progress callbacks for the work on them."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from domainwise.errors import DomainwiseError
 
 DATA_VARIABLE, CACHE_VARIABLE = "DOMAINWISE_DATA", "DOMAINWISE_CACHE"
 
-# What is being done, how much of it is done, and how much there is.
+# Called with a description of the work, the amount done, and the total (0 if unknown).
 OnProgress = Callable[[str, int, int], None]
 
 
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
+def ignore_progress(description: str, done: int, total: int) -> None:
+    """Do nothing: the default `OnProgress`."""
 
 
-def data_folder(given: str | Path | None = None) -> Path:
-    """The folder of datasets: `given`, or else $DOMAINWISE_DATA, or else one under the user's cache."""
-    return Path(given or os.environ.get(DATA_VARIABLE) or _user_cache() / "data").expanduser()
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """Return the folder with the datasets: `data_dir`, else $DOMAINWISE_DATA, else `data` in the user's cache."""
+    return Path(data_dir or os.environ.get(DATA_VARIABLE) or _user_cache() / "data").expanduser()
 
 
 def cache_folder() -> Path:
-    """Where decoded images are kept: $DOMAINWISE_CACHE, or else a folder under the user's cache."""
+    """Return the folder with the decoded images: $DOMAINWISE_CACHE, else `images` in the user's cache."""
     return Path(os.environ.get(CACHE_VARIABLE) or _user_cache() / "images").expanduser()
 
 
-def dataset_folder(dataset: str, folder: str, given: str | Path | None = None) -> Path:
-    """The folder that holds `dataset` inside the folder of datasets; says what to do where it is not."""
-    path = data_folder(given) / folder
+def dataset_folder(dataset: str, folder: str, data_dir: str | Path | None = None) -> Path:
+    """Return `folder` inside the data folder.
+
+    Raises:
+        DomainwiseError: it does not exist; the message says how to get or find `dataset`.
+    """
+    path = data_folder(data_dir) / folder
     if not path.is_dir():
-        raise DomainwiseError(
-            f"dataset {dataset} is not at {path}: run `domainwise data prepare {dataset}`, or name the folder that has "
-            f"{folder} in it with --data-dir or ${DATA_VARIABLE}"
-        )
+        raise DomainwiseError(f"dataset {dataset} not found at {path}: {suggest_prepare(dataset, folder)}")
     return path
 
 
+def suggest_prepare(dataset: str, folder: str) -> str:
+    """Return the end of an error about missing files: how to get them, or where to point to."""
+    return (
+        f"run `domainwise data prepare {dataset}`, or set --data-dir or ${DATA_VARIABLE} to the folder that contains "
+        f"{folder}"
+    )
+
+
 def _user_cache() -> Path:
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "domainwise"
+    return user_cache_path("domainwise", appauthor=False, opinion=False)

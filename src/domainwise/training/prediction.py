@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.data.decoding import decode_image
-from domainwise.data.image_files import find_images
+from domainwise.data.listing import find_images
 from domainwise.errors import DomainwiseError
 
 _BATCH = 64

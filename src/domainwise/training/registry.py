@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
-from domainwise.data.image_files import image_files
+from domainwise.data.image_datasets import image_files
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data.datasets import PUBLISHED
+from domainwise.data.image_datasets import PUBLISHED
 from domainwise.data.mnist import MNIST_SEARCH
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES, Choice, Distribution, SearchTask, draw_hparams, read_space

@@ -8,7 +8,7 @@ import pytest
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
-from domainwise.data.download import SOURCES
+from domainwise.data.download.sources import SOURCES
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import read_runs
 from domainwise.storage.discovery import record_of

@@ -1,4 +1,4 @@
-"""Checksums written as "sha256:<hex>" or "md5:<hex>", and those of a file."""
+"""Download of a single file over HTTP: resumed where it stopped, and verified against a checksum."""
 
 import hashlib
 import os
@@ -16,43 +16,138 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import write_atomic
 
+_USER_AGENT = "domainwise"
+_CHUNK = 1 << 18
+_HASH_CHUNK = 1 << 20
 _HEX_DIGITS = {"sha256": 64, "md5": 32}
-_BLOCK = 1 << 20
 
 
-class Checksum(NamedTuple):
-    algorithm: str
-    digest: str
+class DownloadFailed(Exception):
+    """Why the file could not be downloaded from a URL."""
 
 
-def parse_checksum(text: str) -> Checksum:
-    """The checksum that `text` names; refuses what could never match a file."""
-    algorithm, _, digest = text.partition(":")
-    digits = _HEX_DIGITS.get(algorithm)
-    if digits is None or not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", digest):
-        raise DomainwiseError(f"a checksum is written sha256:<64 hex digits> or md5:<32 hex digits>, not {text!r}")
-    return Checksum(algorithm, digest.lower())
+def fetch_file(
+    urls: Sequence[str],
+    target: Path,
+    *,
+    checksum: str | None = None,
+    on_progress: OnProgress = ignore_progress,
+    timeout: float = 30,
+) -> Path:
+    """Download a file from the first of `urls` that has it; `target` is complete or absent at any time.
+
+    The bytes received so far are kept in `<target>.partial`; the next call requests only the rest if the server still
+    has the same version of the file. The checksum of the download is written to `<target>.sha256`, for comparison if
+    none is published. An existing target is returned, after verification if there is a `checksum`.
+
+    Args:
+        urls: addresses of the same file, tried in order.
+        checksum: "sha256:<hex>" or "md5:<hex>"; None if unknown.
+        on_progress: called with the file's name, the bytes received, and the total size (0 if unknown).
+        timeout: seconds to wait for the server, to connect and between two chunks.
+
+    Raises:
+        DomainwiseError: no URL worked, the target has the wrong checksum, or it could not be written.
+    """
+    expected = parse_checksum(checksum) if checksum else None
+    try:
+        if target.exists():
+            _verify_existing(target, expected, on_progress)
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        failures = []
+        for url in urls:
+            try:
+                _fetch_from(url, target, expected, on_progress, timeout)
+                return target
+            except DownloadFailed as error:
+                failures.append(f"{url}: {error}")
+    except OSError as error:
+        raise DomainwiseError(f"{target} could not be written: {error.strerror or error}") from error
+    raise DomainwiseError(
+        f"{target.name} could not be downloaded: {'; '.join(failures) or 'no URL is known'}; "
+        f"try again later, or download it by hand and save it as {target}"
+    )
 
 
-def digests(
-    path: Path, algorithms: Iterable[str], name: str = "", on_progress: OnProgress = ignore_progress
-) -> dict[str, str]:
-    """The file's digest by every one of `algorithms`, from one reading; progress calls the file `name`."""
-    # Not for secrecy: md5 is all that some datasets publish, and systems that ban it for secrets allow this.
-    hashes = {algorithm: hashlib.new(algorithm, usedforsecurity=False) for algorithm in algorithms}
-    done, total = 0, path.stat().st_size
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            for each in hashes.values():
-                each.update(block)
-            done += len(block)
-            on_progress(f"checking {name}", done, total)
-    return {algorithm: each.hexdigest() for algorithm, each in hashes.items()}
+def _verify_existing(target: Path, expected: "Checksum | None", on_progress: OnProgress) -> None:
+    if expected is None:
+        return
+    digests = compute_digests(target, [expected.algorithm], target.name, on_progress)
+    if mismatch := expected.describe_mismatch(digests):
+        raise DomainwiseError(f"{target} has the wrong checksum: {mismatch}; delete it to download it again")
+
+
+def _fetch_from(url: str, target: Path, expected: "Checksum | None", on_progress: OnProgress, timeout: float) -> None:
+    partial = PartialDownload(target)
+    _complete_download(url, partial, expected, on_progress, timeout)
+    algorithms = {"sha256", *([expected.algorithm] if expected else [])}
+    digests = compute_digests(partial.path, algorithms, target.name, on_progress)
+    if expected and (mismatch := expected.describe_mismatch(digests)):
+        partial.delete()
+        raise DownloadFailed(f"wrong checksum: {mismatch}")
+    write_atomic(target.with_name(f"{target.name}.sha256"), f"{digests['sha256']}  {target.name}\n".encode())
+    os.replace(partial.path, target)
+    partial.delete()
+
+
+def _complete_download(
+    url: str, partial: "PartialDownload", expected: "Checksum | None", on_progress: OnProgress, timeout: float
+) -> None:
+    """Download the missing bytes of `partial`."""
+    request = _request_rest(url, partial, expected, timeout)
+    if request is None:
+        return
+    response, done = request
+    with response, open(partial.path, "ab") as file:
+        total = 0 if response.length is None else done + response.length
+        on_progress(partial.target.name, done, total)
+        for chunk in _read_chunks(response, timeout):
+            file.write(chunk)
+            # If the process is killed now, this chunk is not downloaded again.
+            file.flush()
+            done += len(chunk)
+            on_progress(partial.target.name, done, total)
+        os.fsync(file.fileno())
+    if done < total:
+        raise DownloadFailed(f"connection lost after {done} of {total} bytes (kept; the next attempt resumes)")
+
+
+def _request_rest(
+    url: str, partial: "PartialDownload", expected: "Checksum | None", timeout: float
+) -> tuple[HTTPResponse, int] | None:
+    """Request the bytes after those of `partial`, or all of them if it cannot be continued.
+
+    Returns:
+        The response and the position of its first byte; None if `partial` is already complete.
+    """
+    # Without a version, the rest could belong to a different file.
+    version = partial.read_version(url)
+    offset = partial.size() if version else 0
+    try:
+        response = _open_url(url, offset, version, timeout)
+        if response.status == 206:
+            if _parse_version(response.headers) in (None, version) and _parse_start(response.headers) == offset:
+                return response, offset
+            response.close()
+            response = _open_url(url, 0, None, timeout)
+    except RangeNotSatisfiable as error:
+        if _is_complete(partial, expected, error.total):
+            return None
+        response = _open_url(url, 0, None, timeout)
+    partial.start(url, _parse_version(response.headers))
+    return response, 0
+
+
+def _is_complete(partial: "PartialDownload", expected: "Checksum | None", total: int | None) -> bool:
+    if expected:
+        return expected.describe_mismatch(compute_digests(partial.path, [expected.algorithm])) is None
+    return partial.size() == total
 
 
 @dataclass(frozen=True)
-class Half:
-    """`<target>.partial` and what says where it came from, `<target>.partial.from`."""
+class PartialDownload:
+    """The bytes received so far, `<target>.partial`, and their URL and version, `<target>.partial.from`."""
 
     target: Path
 
@@ -67,43 +162,35 @@ class Half:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def version_from(self, url: str) -> str | None:
-        """The version that `url` gave; None if this part is another address's, or cannot be told from others."""
+    def read_version(self, url: str) -> str | None:
+        """Return the version of the file at `url`; None if the bytes are from another URL or the version is unknown."""
         origin = self._origin.read_text().splitlines() if self._origin.exists() else []
         return origin[1] if len(origin) == 2 and origin[0] == url else None
 
-    def begin(self, url: str, version: str | None) -> None:
-        """Empties it for the bytes of `version`."""
-        # In this order a process killed in between leaves an empty part, never bytes under another version's name.
+    def start(self, url: str, version: str | None) -> None:
+        """Start again with no bytes."""
+        # In this order, a process killed in between leaves an empty file, never bytes with the wrong version.
         self.path.write_bytes(b"")
         self._origin.unlink(missing_ok=True)
         if version:
             write_atomic(self._origin, f"{url}\n{version}\n".encode())
 
-    def discard(self) -> None:
+    def delete(self) -> None:
         self.path.unlink(missing_ok=True)
         self._origin.unlink(missing_ok=True)
 
 
-_CHUNK = 1 << 18
-_AGENT = "domainwise"
-
-
-class NoFile(Exception):
-    """Why an address did not give the file."""
-
-
-class NothingLeft(Exception):
-    """The server has no bytes from the asked place on. `total` is the size it says the file has, or None."""
+class RangeNotSatisfiable(Exception):
+    """The server has no bytes at the requested offset (HTTP 416); `total` is the size of the file, if it says so."""
 
     def __init__(self, total: int | None) -> None:
         super().__init__(total)
         self.total = total
 
 
-def ask(url: str, offset: int, version: str | None, timeout: float) -> HTTPResponse:
-    """The server's answer; from byte `offset` on if it is above 0 and the file is still `version`."""
-    headers = {"User-Agent": _AGENT}
+def _open_url(url: str, offset: int, version: str | None, timeout: float) -> HTTPResponse:
+    """Request the file, from byte `offset` on if that is above 0 and the file is still `version`."""
+    headers = {"User-Agent": _USER_AGENT}
     if offset:
         headers |= {"Range": f"bytes={offset}-", "If-Range": version or ""}
     try:
@@ -111,165 +198,87 @@ def ask(url: str, offset: int, version: str | None, timeout: float) -> HTTPRespo
     except HTTPError as error:
         with error:
             if error.code == 416 and offset:
-                raise NothingLeft(_size_in(error.headers)) from error
-            raise NoFile(f"the server answers {error.code} {error.reason}") from error
+                raise RangeNotSatisfiable(_parse_number(r"bytes \*/(\d+)", error.headers)) from error
+            raise DownloadFailed(f"HTTP {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise NoFile(_reason(error, timeout)) from error
-    try:
-        _check_answer(response, offset)
-    except NoFile:
+        raise DownloadFailed(_describe_error(error, timeout)) from error
+    problem = ""
+    if response.headers.get_content_type() == "text/html":
+        problem = "got a web page instead of the file (quota exceeded, or sign-in required)"
+    elif response.status != 200 and not (offset and response.status == 206):
+        problem = f"HTTP {response.status} {response.reason}"
+    if problem:
         response.close()
-        raise
+        raise DownloadFailed(problem)
     return response
 
 
-def chunks(response: HTTPResponse, timeout: float) -> Iterator[bytes]:
-    """What arrives, as it arrives."""
+def _read_chunks(response: HTTPResponse, timeout: float) -> Iterator[bytes]:
     try:
         while chunk := response.read1(_CHUNK):
             yield chunk
     except (OSError, HTTPException) as error:
-        raise NoFile(_reason(error, timeout)) from error
+        raise DownloadFailed(_describe_error(error, timeout)) from error
 
 
-def version_in(headers: Message) -> str | None:
-    """What tells this version of the file from others; a weak ETag does not say that the bytes are the same."""
+def _parse_version(headers: Message) -> str | None:
+    """Return what identifies this version of the file; a weak ETag does not guarantee equal bytes."""
     etag: str | None = headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag
     return headers.get("Last-Modified")
 
 
-def start_in(headers: Message) -> int | None:
-    """The place in the file of an answer's first byte."""
-    found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
+def _parse_start(headers: Message) -> int | None:
+    """Return the position of the response's first byte in the file."""
+    return _parse_number(r"bytes (\d+)-", headers)
 
 
-def _check_answer(response: HTTPResponse, offset: int) -> None:
-    if response.headers.get_content_type() == "text/html":
-        raise NoFile("the server sends a web page instead of the file, as it does past a quota or for a sign-in")
-    if response.status != 200 and not (offset and response.status == 206):
-        raise NoFile(f"the server answers {response.status} {response.reason}")
+def _parse_number(pattern: str, headers: Message) -> int | None:
+    match = re.match(pattern, headers.get("Content-Range", ""))
+    return int(match[1]) if match else None
 
 
-def _size_in(headers: Message) -> int | None:
-    found = re.match(r"bytes \*/(\d+)", headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
-
-
-def _reason(error: Exception, timeout: float) -> str:
+def _describe_error(error: Exception, timeout: float) -> str:
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError):
-        return f"no answer within {timeout:g} seconds"
-    # Some of these messages have several lines, and some have none.
+        return f"no response within {timeout:g} seconds"
+    # Some of these messages have several lines, and some are empty.
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-def fetch(
-    urls: Sequence[str],
-    target: Path,
-    *,
-    checksum: str | None = None,
-    on_progress: OnProgress = ignore_progress,
-    timeout: float = 30,
-) -> Path:
-    """Downloads the file at the first of `urls` that gives it; `target` is complete or absent at any moment.
+class Checksum(NamedTuple):
+    """A digest of a file and the algorithm that computes it."""
 
-    What has arrived is kept in `<target>.partial`, and a later call asks for the rest only, if the server still has
-    the same version of the file. The sum of what was downloaded is written to `<target>.sha256`, for comparison
-    where none is published. A target that is there already is returned, after a check if there is a `checksum`.
+    algorithm: str
+    digest: str
 
-    Args:
-        urls: addresses of the same file, tried in order.
-        checksum: "sha256:<hex>" or "md5:<hex>", or None where none is known.
-        on_progress: told the file's name, the bytes that are there, and the bytes of the whole or 0 if unknown.
-        timeout: seconds to wait for the server, at the start and between any two pieces.
-    """
-    wanted = parse_checksum(checksum) if checksum else None
-    try:
-        if target.exists():
-            _check_given(target, wanted, on_progress)
-            return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        failures = []
-        for url in urls:
-            try:
-                _fetch_from(url, target, wanted, on_progress, timeout)
-                return target
-            except NoFile as reason:
-                failures.append(f"{url}: {reason}")
-    except OSError as error:
-        raise DomainwiseError(f"cannot write {target}: {error.strerror or error}") from error
-    raise DomainwiseError(
-        f"cannot download {target.name}: {'; '.join(failures) or 'no address is known'}. "
-        f"Try again later, or download it by hand and put it at {target}"
-    )
+    def describe_mismatch(self, digests: dict[str, str]) -> str | None:
+        """Return how a file's digest differs, or None if it does not."""
+        actual = digests[self.algorithm]
+        return None if actual == self.digest else f"{self.algorithm} {actual}, expected {self.digest}"
 
 
-def _check_given(target: Path, wanted: Checksum | None, on_progress: OnProgress) -> None:
-    if wanted and (wrong := _mismatch(digests(target, [wanted.algorithm], target.name, on_progress), wanted)):
-        raise DomainwiseError(f"{target} is not the file it should be: {wrong}. Delete it to download it again")
+def parse_checksum(text: str) -> Checksum:
+    """Parse "sha256:<hex>" or "md5:<hex>"."""
+    algorithm, _, digest = text.partition(":")
+    digits = _HEX_DIGITS.get(algorithm)
+    if digits is None or not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", digest):
+        raise DomainwiseError(f"invalid checksum {text!r}; expected sha256:<64 hex digits> or md5:<32 hex digits>")
+    return Checksum(algorithm, digest.lower())
 
 
-def _fetch_from(url: str, target: Path, wanted: Checksum | None, on_progress: OnProgress, timeout: float) -> None:
-    half = Half(target)
-    _receive(url, half, wanted, on_progress, timeout)
-    sums = digests(half.path, {"sha256", *([wanted.algorithm] if wanted else [])}, target.name, on_progress)
-    if wanted and (wrong := _mismatch(sums, wanted)):
-        half.discard()
-        raise NoFile(wrong)
-    write_atomic(target.with_name(f"{target.name}.sha256"), f"{sums['sha256']}  {target.name}\n".encode())
-    os.replace(half.path, target)
-    half.discard()
-
-
-def _receive(url: str, half: Half, wanted: Checksum | None, on_progress: OnProgress, timeout: float) -> None:
-    """Completes `half` from `url`."""
-    opened = _open_rest(url, half, wanted, timeout)
-    if opened is None:
-        return
-    response, done = opened
-    with response, open(half.path, "ab") as file:
-        total = 0 if response.length is None else done + response.length
-        on_progress(half.target.name, done, total)
-        for chunk in chunks(response, timeout):
-            file.write(chunk)
-            # So that a process killed now has to ask for the rest only.
-            file.flush()
+def compute_digests(
+    path: Path, algorithms: Iterable[str], name: str = "", on_progress: OnProgress = ignore_progress
+) -> dict[str, str]:
+    """Return the file's digest per algorithm, reading it once; progress is reported for `name`."""
+    # Some datasets publish only md5. It guards against damage here, which systems that forbid it for security allow.
+    hashes = {algorithm: hashlib.new(algorithm, usedforsecurity=False) for algorithm in algorithms}
+    done, total = 0, path.stat().st_size
+    with open(path, "rb") as file:
+        while chunk := file.read(_HASH_CHUNK):
+            for each in hashes.values():
+                each.update(chunk)
             done += len(chunk)
-            on_progress(half.target.name, done, total)
-        os.fsync(file.fileno())
-    if done < total:
-        raise NoFile(f"the connection ended after {done} of {total} bytes (they are kept, and the next try goes on)")
-
-
-def _open_rest(url: str, half: Half, wanted: Checksum | None, timeout: float) -> tuple[HTTPResponse, int] | None:
-    """An answer with what `half` lacks, and the size of `half`, emptied if it must be; None if it is whole already."""
-    # Without a version, nothing says that the rest belongs to what is here.
-    version = half.version_from(url)
-    offset = half.size() if version else 0
-    try:
-        response = ask(url, offset, version, timeout)
-        if response.status == 206:
-            if version_in(response.headers) in (None, version) and start_in(response.headers) == offset:
-                return response, offset
-            response.close()
-            response = ask(url, 0, None, timeout)
-    except NothingLeft as answer:
-        if _is_whole(half, wanted, answer.total):
-            return None
-        response = ask(url, 0, None, timeout)
-    half.begin(url, version_in(response.headers))
-    return response, 0
-
-
-def _is_whole(half: Half, wanted: Checksum | None, total: int | None) -> bool:
-    if wanted:
-        return _mismatch(digests(half.path, [wanted.algorithm]), wanted) is None
-    return half.size() == total
-
-
-def _mismatch(sums: dict[str, str], wanted: Checksum) -> str | None:
-    found = sums[wanted.algorithm]
-    return None if found == wanted.digest else f"its {wanted.algorithm} is {found}, but should be {wanted.digest}"
+            on_progress(f"verifying {name}", done, total)
+    return {algorithm: each.hexdigest() for algorithm, each in hashes.items()}

@@ -1,20 +1,21 @@
-"""Where every dataset comes from.
+"""Where every published dataset is downloaded from.
 
 Checksums are those that others publish for the same file: torchvision for MNIST, TensorFlow Datasets for DomainNet,
 and projects that use DomainBed's copies of PACS, VLCS and Office-Home. None means that none is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
-from domainwise.data.download.archives import Arrange, folder_holding, gather_folders, gunzip_to_raw, split_by_location
+from domainwise.data.download.archives import find_parent, gather_folders, gunzip_to_raw, split_by_location
 
 
 @dataclass(frozen=True)
-class Download:
-    """A file to download: its name here, its addresses in the order to try them, and its checksum if one is known."""
+class RemoteFile:
+    """A file to download: its local name, its URLs in the order to try them, and its checksum if one is known."""
 
     name: str
     urls: tuple[str, ...]
@@ -23,18 +24,23 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """How a dataset is got: `files` are unpacked, and what `arrange` makes of them becomes `folder`.
+    """How to get a dataset.
 
-    One that cannot be downloaded has no files, and `by_hand` says what to do.
+    Args:
+        folder: name of the dataset's folder in the data folder.
+        files: files to download; empty if the dataset cannot be downloaded automatically.
+        arrange: turns the folder with the unpacked files into the folder with the dataset.
+        megabytes: approximate size of the download.
+        instructions: what to do if there are no `files`.
     """
 
     folder: str
     homepage: str
     licence: str
-    files: tuple[Download, ...] = ()
-    arrange: Arrange | None = None
+    files: tuple[RemoteFile, ...] = ()
+    arrange: Callable[[Path], Path] | None = None
     megabytes: int | None = None
-    by_hand: str = ""
+    instructions: str = ""
 
 
 def _drive(file_id: str) -> tuple[str, ...]:
@@ -46,15 +52,15 @@ _DOMAIN_NET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 _DUPLICATES = "domain_net_duplicates.txt"
 _DOMAINBED = "https://raw.githubusercontent.com/facebookresearch/DomainBed/"
 _CAMERA_TRAPS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
-_NOT_STATED = "not stated by the authors: for research, see the homepage"
+_NOT_STATED = "not stated by the authors; for research, see the homepage"
 
 
-def _mnist(name: str, md5: str) -> Download:
-    return Download(name, tuple(mirror + name for mirror in _MNIST_MIRRORS), f"md5:{md5}")
+def _mnist(name: str, md5: str) -> RemoteFile:
+    return RemoteFile(name, tuple(mirror + name for mirror in _MNIST_MIRRORS), f"md5:{md5}")
 
 
-def _domain_net(path: str, sha256: str) -> Download:
-    return Download(path.rpartition("/")[2], (_DOMAIN_NET + path,), f"sha256:{sha256}")
+def _domain_net(path: str, sha256: str) -> RemoteFile:
+    return RemoteFile(path.rpartition("/")[2], (_DOMAIN_NET + path,), f"sha256:{sha256}")
 
 
 _MNIST = Source(
@@ -81,27 +87,27 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             homepage="https://arxiv.org/abs/1710.03077",
             licence=_NOT_STATED,
             files=(
-                Download(
+                RemoteFile(
                     "PACS.zip",
                     _drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),
                     "md5:fd5db817f7cdafeef3bfd525aaf9b42e",
                 ),
             ),
-            arrange=partial(folder_holding, names=("art_painting", "cartoon", "photo", "sketch")),
+            arrange=partial(find_parent, names=("art_painting", "cartoon", "photo", "sketch")),
             megabytes=174,
         ),
         "vlcs": Source(
             folder="VLCS",
             homepage="https://openaccess.thecvf.com/content_iccv_2013/html/Fang_Unbiased_Metric_Learning_2013_ICCV_paper.html",
-            licence="that of the four datasets it is made of: Caltech101, LabelMe, SUN09 and PASCAL VOC 2007",
+            licence="those of its four parts: Caltech101, LabelMe, SUN09 and PASCAL VOC 2007",
             files=(
-                Download(
+                RemoteFile(
                     "VLCS.tar.gz",
                     _drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),
                     "md5:8870171eba660927d9668f4e515928e4",
                 ),
             ),
-            arrange=partial(folder_holding, names=("Caltech101", "LabelMe", "SUN09", "VOC2007")),
+            arrange=partial(find_parent, names=("Caltech101", "LabelMe", "SUN09", "VOC2007")),
             megabytes=3600,
         ),
         "office_home": Source(
@@ -109,13 +115,13 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             homepage="https://www.hemanthdv.org/officeHomeDataset.html",
             licence="non-commercial research and education, see the homepage",
             files=(
-                Download(
+                RemoteFile(
                     "office_home.zip",
                     _drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"),
                     "md5:b1c14819770c4448fd5b6d931031c91c",
                 ),
             ),
-            arrange=partial(folder_holding, names=("Art", "Clipart", "Product", "Real World")),
+            arrange=partial(find_parent, names=("Art", "Clipart", "Product", "Real World")),
             megabytes=1100,
         ),
         "terra_incognita": Source(
@@ -123,8 +129,8 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             homepage="https://lila.science/datasets/caltech-camera-traps",
             licence="Community Data License Agreement, permissive variant",
             files=(
-                Download("eccv_18_all_images_sm.tar.gz", (_CAMERA_TRAPS + "eccv_18_all_images_sm.tar.gz",), None),
-                Download("eccv_18_annotations.tar.gz", (_CAMERA_TRAPS + "eccv_18_annotations.tar.gz",), None),
+                RemoteFile("eccv_18_all_images_sm.tar.gz", (_CAMERA_TRAPS + "eccv_18_all_images_sm.tar.gz",), None),
+                RemoteFile("eccv_18_annotations.tar.gz", (_CAMERA_TRAPS + "eccv_18_annotations.tar.gz",), None),
             ),
             arrange=split_by_location,
             megabytes=6496,
@@ -144,7 +150,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 _domain_net("quickdraw.zip", "9f37df2a8c3733703dbb35ad9964202a65f675ca30137756457537536b485d84"),
                 _domain_net("real.zip", "d7fe010b430c5b510f85d657d38c4a1924822695fabea4fef57bd00dba251d63"),
                 _domain_net("sketch.zip", "23a7dbae7016b343e934399beaa8a68728fb5e570ebe2c71df9b75cf91c499fc"),
-                Download(
+                RemoteFile(
                     _DUPLICATES,
                     tuple(
                         f"{_DOMAINBED}{version}/domainbed/misc/{_DUPLICATES}"
@@ -164,9 +170,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             folder="NICO",
             homepage="https://nico.thumedialab.com/",
             licence=_NOT_STATED,
-            by_hand="ask for the images (animals and vehicles) at https://nico.thumedialab.com/ and put them at "
-            "NICO/<class>/<context>/*.jpg, and put the lists env_train1.csv, env_train2.csv, env_val.csv and "
-            "env_test.csv of OoD-Bench (https://github.com/m-Just/OoD-Bench, data) in NICO/mixed_split_corrected/",
+            instructions="in the data folder, put the images (animals and vehicles), which can be requested at "
+            "https://nico.thumedialab.com/, at NICO/<class>/<context>/*.jpg, and env_train1.csv, env_train2.csv, "
+            "env_val.csv and env_test.csv of OoD-Bench (https://github.com/m-Just/OoD-Bench, data) in "
+            "NICO/mixed_split_corrected",
         ),
     }
 )

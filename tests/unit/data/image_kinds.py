@@ -1,4 +1,4 @@
-"""Image files of every kind that people have, and of every kind that cannot be used, written into a folder."""
+"""Image files of all supported kinds, and broken ones."""
 
 import io
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def photo(seed: int = 0, width: int = 37, height: int = 23) -> Image.Image:
-    """Colours that change slowly, with a little noise, so that no two places are the same."""
+    """Slowly changing colours with a little noise, so that all pixels differ."""
     down, across = np.mgrid[0:height, 0:width]
     draw = np.random.default_rng(seed)
     channels = [down * 255 / height, across * 255 / width, (down + across + 40 * seed) % 256]
@@ -19,7 +19,7 @@ def photo(seed: int = 0, width: int = 37, height: int = 23) -> Image.Image:
 
 
 def half_seen(image: Image.Image) -> Image.Image:
-    """The image with an alpha channel that goes from clear to opaque."""
+    """The image with an alpha channel from transparent to opaque."""
     alpha = np.linspace(0, 255, image.width).round().astype(np.uint8)
     image = image.convert("RGBA")
     image.putalpha(Image.fromarray(np.tile(alpha, (image.height, 1))))
@@ -45,13 +45,13 @@ def clear_palette() -> Image.Image:
 
 
 def odd_exif() -> bytes:
-    """A JPEG that decoders can read but warn about: its camera data is cut off."""
+    """A JPEG with truncated EXIF data: decoders warn about it."""
     exif = Image.Exif()
     exif[271] = "a camera's maker" * 4
     return content(photo(), "JPEG", exif=exif.tobytes()[:30])
 
 
-# Name of the file, and what is in it.
+# Content by file name.
 GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.jpg": lambda: content(photo(), "JPEG"),
     "rgb.png": lambda: content(photo(), "PNG"),
@@ -95,7 +95,7 @@ def write_images(folder: Path, kinds: dict[str, Callable[[], bytes]]) -> list[Pa
 
 
 def write_photos(folder: Path, count: int, first: int = 0) -> list[Path]:
-    """PNG files, each another image."""
+    """PNG files with different images."""
     return write_images(
         folder,
         {f"{index:03}.png": (lambda seed=first + index: content(photo(seed), "PNG")) for index in range(count)},
@@ -103,7 +103,7 @@ def write_photos(folder: Path, count: int, first: int = 0) -> list[Path]:
 
 
 def write_tree(root: Path, counts: dict[str, dict[str, int]]) -> Path:
-    """root/domain/class/image, with as many images of each class as `counts` says, all of them different."""
+    """root/domain/class/image with the given number of images per class, all different."""
     first = 0
     for domain, classes in counts.items():
         for kind, count in classes.items():

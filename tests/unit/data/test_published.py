@@ -1,4 +1,4 @@
-"""The published datasets: where they are looked for, what is in them, and the settings that suit each."""
+"""The published datasets: folders, content and default settings."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from domainwise.data import DATASETS
-from domainwise.data.datasets import PUBLISHED
-from domainwise.data.download import SOURCES
+from domainwise.data.download.sources import SOURCES
+from domainwise.data.image_datasets import PUBLISHED
 from domainwise.errors import DomainwiseError
 
-REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,9 @@ def write_nico(root: Path) -> Path:
     return root
 
 
-@pytest.mark.skipif(not (REAL_DATA / "PACS").is_dir(), reason=f"PACS is not at {REAL_DATA}; set DOMAINWISE_DATA")
+@pytest.mark.skipif(not (REAL_DATA / "PACS").is_dir(), reason=f"PACS not found at {REAL_DATA}; set DOMAINWISE_DATA")
 def test_pacs_has_the_published_counts() -> None:
-    listing = PUBLISHED["pacs"].listing(REAL_DATA)
+    listing = PUBLISHED["pacs"].load_listing(REAL_DATA)
     assert {domain.name: len(domain.files) for domain in listing.domains} == {
         "art_painting": 2048,
         "cartoon": 2344,
@@ -52,30 +52,25 @@ def test_pacs_has_the_published_counts() -> None:
     }
     assert listing.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
     assert listing.name == "pacs"
-    assert listing.gaps() == []
+    assert listing.describe_missing_classes() == []
 
 
 @pytest.mark.parametrize("name", list(PUBLISHED))
-def test_a_dataset_that_is_not_there_says_what_to_do(name: str, tmp_path: Path) -> None:
+def test_missing_dataset_raises_with_instructions(name: str, tmp_path: Path) -> None:
     with pytest.raises(DomainwiseError) as error:
         PUBLISHED[name](data_dir=tmp_path)
-    folder = PUBLISHED[name].folder
+    folder = SOURCES[name].folder
     assert str(error.value) == (
-        f"dataset {name} is not at {tmp_path / folder}: run `domainwise data prepare {name}`, or name the folder that "
-        f"has {folder} in it with --data-dir or $DOMAINWISE_DATA"
+        f"dataset {name} not found at {tmp_path / folder}: run `domainwise data prepare {name}`, or set --data-dir or "
+        f"$DOMAINWISE_DATA to the folder that contains {folder}"
     )
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
-def test_a_dataset_is_looked_for_where_it_is_downloaded_to(name: str) -> None:
-    assert PUBLISHED[name].folder == SOURCES[name].folder
-    assert DATASETS[name] is PUBLISHED[name]
-    assert PUBLISHED[name].about.endswith(".")
+def test_published_datasets_are_in_the_table() -> None:
+    assert all(DATASETS[name] is dataset for name, dataset in PUBLISHED.items())
 
 
-def test_a_dataset_of_folders_is_named_after_the_table_and_not_after_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_has_the_name_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_images(tmp_path / "VLCS", "SUN09/bird/1.png", "SUN09/car/2.png", "LabelMe/bird/3.png", "LabelMe/car/4.png")
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path))
     dataset = PUBLISHED["vlcs"](image_size=6)
@@ -85,15 +80,17 @@ def test_a_dataset_of_folders_is_named_after_the_table_and_not_after_its_folder(
     assert dataset.image_shape == (3, 6, 6)
 
 
-def test_the_given_folder_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_dir_overrides_the_environment_variable_for_listings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_images(tmp_path / "one" / "PACS", "photo/dog/1.png")
     write_images(tmp_path / "two" / "PACS", "sketch/dog/1.png")
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "one"))
-    assert PUBLISHED["pacs"].listing().domains[0].name == "photo"
-    assert PUBLISHED["pacs"].listing(tmp_path / "two").domains[0].name == "sketch"
+    assert PUBLISHED["pacs"].load_listing().domains[0].name == "photo"
+    assert PUBLISHED["pacs"].load_listing(tmp_path / "two").domains[0].name == "sketch"
 
 
-def test_nico_has_fixed_roles_and_starts_from_nothing(tmp_path: Path) -> None:
+def test_nico_has_fixed_roles_and_no_pretrained_weights(tmp_path: Path) -> None:
     dataset = PUBLISHED["nico"](data_dir=write_nico(tmp_path), image_size=6)
     assert [(domain.name, domain.role) for domain in dataset.domains] == [
         *(("train1", "train"), ("train2", "train"), ("val", "validation"), ("test", "test"))
@@ -104,7 +101,7 @@ def test_nico_has_fixed_roles_and_starts_from_nothing(tmp_path: Path) -> None:
     assert dataset.classes == ("animal", "vehicle")
 
 
-def test_broken_images_of_a_published_dataset_can_be_left_out(tmp_path: Path) -> None:
+def test_broken_images_of_a_published_dataset_can_be_skipped(tmp_path: Path) -> None:
     write_nico(tmp_path)
     broken = tmp_path / "NICO" / "bear" / "on_snow" / "1.png"
     broken.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""MNIST's files: what is read from them, what is refused, and how images are dealt to domains."""
+"""MNIST's idx files, gzipped or not, damaged or missing, and the assignment of images to domains."""
 
 import gzip
 import os
@@ -15,9 +15,9 @@ from domainwise.data.mnist import colored_mnist, load_digits, rotated_mnist, shu
 from domainwise.errors import DomainwiseError
 
 Bytes = NDArray[np.uint8]
-REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(
-    not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"MNIST is not at {REAL_DATA}; set DOMAINWISE_DATA"
+    not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"MNIST not found at {REAL_DATA}; set DOMAINWISE_DATA"
 )
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -35,23 +35,23 @@ def as_idx(values: Bytes) -> bytes:
     return header + values.tobytes()
 
 
-def write_digits(data_dir: Path, images: Bytes, labels: Bytes, packed: tuple[str, ...] = ()) -> Path:
-    """MNIST's four files, of which those named in `packed` are gzipped; the last fifth of the images is its test."""
+def write_digits(data_dir: Path, images: Bytes, labels: Bytes, gzipped: tuple[str, ...] = ()) -> Path:
+    """MNIST's four files, of which those named in `gzipped` are gzipped; the last fifth of the images is its test."""
     folder = data_dir / "MNIST" / "raw"
     folder.mkdir(parents=True)
     cut = len(images) * 4 // 5
     for name, values in zip(NAMES, (images[:cut], labels[:cut], images[cut:], labels[cut:]), strict=True):
-        if name in packed:
+        if name in gzipped:
             (folder / f"{name}.gz").write_bytes(gzip.compress(as_idx(values), 1))
         else:
             (folder / name).write_bytes(as_idx(values))
     return data_dir
 
 
-@pytest.mark.parametrize("packed", [NAMES, (), (TRAIN_IMAGES, TEST_LABELS)], ids=["packed", "unpacked", "mixed"])
-def test_reads_training_images_then_test_images(tmp_path: Path, packed: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("gzipped", [NAMES, (), (TRAIN_IMAGES, TEST_LABELS)], ids=["gzipped", "plain", "mixed"])
+def test_reads_training_images_then_test_images(tmp_path: Path, gzipped: tuple[str, ...]) -> None:
     images, labels = random_digits(55)
-    read_images, read_labels = load_digits(write_digits(tmp_path, images, labels, packed))
+    read_images, read_labels = load_digits(write_digits(tmp_path, images, labels, gzipped))
     assert read_images.dtype == torch.uint8
     assert read_labels.dtype == torch.int64
     assert read_images.shape == (55, 28, 28)
@@ -59,7 +59,7 @@ def test_reads_training_images_then_test_images(tmp_path: Path, packed: tuple[st
     assert np.array_equal(read_labels.numpy(), labels)
 
 
-def test_is_found_by_the_environment_unless_a_folder_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_dir_overrides_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere, given = random_digits(20, seed=1), random_digits(20, seed=2)
     monkeypatch.setenv("DOMAINWISE_DATA", str(write_digits(tmp_path / "everywhere", *everywhere)))
     assert np.array_equal(load_digits()[0].numpy(), everywhere[0])
@@ -67,7 +67,7 @@ def test_is_found_by_the_environment_unless_a_folder_is_given(tmp_path: Path, mo
 
 
 @needs_mnist
-def test_real_digits_are_all_there() -> None:
+def test_real_mnist_is_complete() -> None:
     images, labels = load_digits(REAL_DATA)
     assert images.shape == (70_000, 28, 28)
     assert labels.bincount().tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
@@ -78,7 +78,7 @@ def test_real_digits_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
-def test_missing_folder_says_where_it_looked_and_what_to_do(tmp_path: Path, build: Callable[..., object]) -> None:
+def test_missing_folder_raises(tmp_path: Path, build: Callable[..., object]) -> None:
     with pytest.raises(DomainwiseError) as caught:
         build(0, data_dir=tmp_path)
     message = str(caught.value)
@@ -91,7 +91,7 @@ def test_missing_folder_says_where_it_looked_and_what_to_do(tmp_path: Path, buil
 
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
 @pytest.mark.parametrize("name", NAMES)
-def test_missing_file_is_named(tmp_path: Path, name: str, build: Callable[..., object]) -> None:
+def test_missing_file_raises(tmp_path: Path, name: str, build: Callable[..., object]) -> None:
     (write_digits(tmp_path, *random_digits(20)) / "MNIST" / "raw" / name).unlink()
     with pytest.raises(DomainwiseError) as caught:
         build(0, data_dir=tmp_path)
@@ -108,7 +108,7 @@ def with_first_value(value: int) -> Callable[[bytes], bytes]:
     return lambda content: content[:8] + bytes([value]) + content[9:]
 
 
-PACKED_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+GZIP_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut off": lambda content: content[: len(content) // 2],
     "empty": lambda content: b"",
     "not gzip": lambda content: b"<html>not found</html>",
@@ -116,38 +116,46 @@ PACKED_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "no such compression": lambda content: content[:10] + b"\xff" + content[11:],
     "wrong checksum": lambda content: content[:-8] + bytes(4) + content[-4:],
 }
-UNPACKED_DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "labels for images": (TRAIN_IMAGES, lambda content: bytes([0, 0, 8, 1]) + content[4:], "opens with 2049, not 2051"),
-    "images for labels": (TEST_LABELS, lambda content: bytes([0, 0, 8, 3]) + content[4:], "opens with 2051, not 2049"),
-    "images cut off": (TEST_IMAGES, lambda content: content[:-1], "has 3151 bytes, and announces 3152"),
-    "labels cut off": (TRAIN_LABELS, lambda content: content[:-3], "has 21 bytes, and announces 24"),
-    "images too long": (TRAIN_IMAGES, lambda content: content + b"\0", "has 12561 bytes, and announces 12560"),
-    "header cut off": (TEST_IMAGES, lambda content: content[:15], "ends after 15 bytes"),
-    "empty": (TRAIN_LABELS, lambda content: b"", "ends after 0 bytes"),
-    "eleventh digit": (TEST_LABELS, with_first_value(10), "has a label 10, and digits end at 9"),
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "labels for images": (
+        TRAIN_IMAGES,
+        lambda content: bytes([0, 0, 8, 1]) + content[4:],
+        "magic number 2049, expected 2051",
+    ),
+    "images for labels": (
+        TEST_LABELS,
+        lambda content: bytes([0, 0, 8, 3]) + content[4:],
+        "magic number 2051, expected 2049",
+    ),
+    "images cut off": (TEST_IMAGES, lambda content: content[:-1], "3151 bytes, expected 3152"),
+    "labels cut off": (TRAIN_LABELS, lambda content: content[:-3], "21 bytes, expected 24"),
+    "images too long": (TRAIN_IMAGES, lambda content: content + b"\0", "12561 bytes, expected 12560"),
+    "header cut off": (TEST_IMAGES, lambda content: content[:15], "truncated after 15 bytes"),
+    "empty": (TRAIN_LABELS, lambda content: b"", "truncated after 0 bytes"),
+    "eleventh digit": (TEST_LABELS, with_first_value(10), "label 10, expected 0 to 9"),
     "other size": (
         TRAIN_IMAGES,
         lambda _: as_idx(np.zeros((16, 28, 14), np.uint8)),
-        "have 28 x 14 pixels, not 28 x 28",
+        "images of 28 x 14 pixels, expected 28 x 28",
     ),
-    "fewer labels": (TEST_LABELS, lambda _: as_idx(np.zeros(3, np.uint8)), "has 3 labels for 4 images"),
-    "more labels": (TRAIN_LABELS, lambda _: as_idx(np.zeros(17, np.uint8)), "has 17 labels for 16 images"),
+    "fewer labels": (TEST_LABELS, lambda _: as_idx(np.zeros(3, np.uint8)), "3 labels for 4 images"),
+    "more labels": (TRAIN_LABELS, lambda _: as_idx(np.zeros(17, np.uint8)), "17 labels for 16 images"),
 }
 
 
-@pytest.mark.parametrize("damage", PACKED_DAMAGE.values(), ids=PACKED_DAMAGE.keys())
+@pytest.mark.parametrize("damage", GZIP_DAMAGE.values(), ids=GZIP_DAMAGE.keys())
 @pytest.mark.parametrize("name", [TRAIN_IMAGES, TEST_LABELS])
-def test_damaged_packed_file_is_named(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_gzip_file_raises(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
     # Enough images for either file to have bytes to flip.
-    path = write_digits(tmp_path, *random_digits(400), packed=NAMES) / "MNIST" / "raw" / f"{name}.gz"
+    path = write_digits(tmp_path, *random_digits(400), gzipped=NAMES) / "MNIST" / "raw" / f"{name}.gz"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DomainwiseError, match=re.escape(f"{path} cannot be used: ")) as caught:
+    with pytest.raises(DomainwiseError, match=re.escape(f"{path} is damaged (")) as caught:
         load_digits(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "damage", "why"), UNPACKED_DAMAGE.values(), ids=UNPACKED_DAMAGE.keys())
-def test_damaged_file_is_named_with_what_is_wrong(
+@pytest.mark.parametrize(("name", "damage", "why"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_file_raises_with_the_reason(
     tmp_path: Path, name: str, damage: Callable[[bytes], bytes], why: str
 ) -> None:
     path = write_digits(tmp_path, *random_digits(20)) / "MNIST" / "raw" / name
@@ -155,40 +163,40 @@ def test_damaged_file_is_named_with_what_is_wrong(
     with pytest.raises(DomainwiseError) as caught:
         load_digits(tmp_path, dataset="rotated_mnist")
     message = str(caught.value)
-    assert message.startswith(f"{path} cannot be used: ")
+    assert message.startswith(f"{path} is damaged (")
     assert why in message
     assert "`domainwise data prepare rotated_mnist`" in message
 
 
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
 @pytest.mark.parametrize("count", [0, 2])
-def test_too_few_images_for_the_domains_are_refused(tmp_path: Path, build: Callable[..., object], count: int) -> None:
+def test_too_few_images_raise(tmp_path: Path, build: Callable[..., object], count: int) -> None:
     write_digits(tmp_path, *random_digits(count))
     with pytest.raises(DomainwiseError, match="is empty"):
         build(0, data_dir=tmp_path)
 
 
-def test_dealing_uses_every_image_once_and_domains_evenly() -> None:
-    hands = shuffle_into_domains(100, 3, seed=5)
-    assert [len(hand) for hand in hands] == [34, 33, 33]
-    assert torch.cat(hands).sort().values.tolist() == list(range(100))
+def test_every_image_is_in_one_domain_of_equal_size() -> None:
+    parts = shuffle_into_domains(100, 3, seed=5)
+    assert [len(part) for part in parts] == [34, 33, 33]
+    assert torch.cat(parts).sort().values.tolist() == list(range(100))
 
 
-def test_dealing_goes_round_robin_over_one_shuffle() -> None:
+def test_shuffled_images_go_to_domains_in_turn() -> None:
     shuffled = np.random.default_rng(5).permutation(100)
     assert not np.array_equal(shuffled, np.arange(100))
-    for index, hand in enumerate(shuffle_into_domains(100, 3, seed=5)):
-        assert hand.tolist() == [shuffled[place] for place in range(100) if place % 3 == index]
+    for index, part in enumerate(shuffle_into_domains(100, 3, seed=5)):
+        assert part.tolist() == [shuffled[place] for place in range(100) if place % 3 == index]
 
 
-def test_dealing_follows_the_seed() -> None:
+def test_assignment_depends_on_the_seed() -> None:
     first, again, other = (torch.cat(shuffle_into_domains(100, 3, seed)) for seed in (5, 5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
-def test_negative_seed_is_refused(tmp_path: Path, build: Callable[..., object]) -> None:
+def test_negative_seed_raises(tmp_path: Path, build: Callable[..., object]) -> None:
     write_digits(tmp_path, *random_digits(20))
-    with pytest.raises(DomainwiseError, match="seed must be 0 or more, not -1"):
+    with pytest.raises(DomainwiseError, match="seed must be at least 0, not -1"):
         build(-1, data_dir=tmp_path)

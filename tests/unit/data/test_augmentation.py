@@ -13,12 +13,12 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
 from domainwise.data.augmentation import (
-    _cropped,
-    _cropped_bytes,
-    _gray,
-    _recoloured,
-    _turn_hue,
-    _windows,
+    _choose_windows,
+    _compute_gray,
+    _crop,
+    _crop_bytes,
+    _jitter_colours,
+    _shift_hue,
     augment_batch,
 )
 
@@ -44,7 +44,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_views_have_the_shape_dtype_and_range_of_images(channels: int, dtype: torch.dtype) -> None:
+def test_shape_dtype_and_range(channels: int, dtype: torch.dtype) -> None:
     x = images(70, channels, 7, 5, dtype=dtype).round()  # black and white, where a step too far would show
     kept = x.clone()
     view = augment_batch(x, seeded(1))
@@ -58,7 +58,7 @@ def test_views_have_the_shape_dtype_and_range_of_images(channels: int, dtype: to
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_views_of_bytes_are_those_of_their_floats(channels: int) -> None:
+def test_bytes_and_floats_give_the_same_views(channels: int) -> None:
     x = (images(40, channels, 7, 5) * 255).to(torch.uint8)
     kept = x.clone()
     view = augment_batch(x, seeded(1))
@@ -71,27 +71,27 @@ def test_views_of_bytes_are_those_of_their_floats(channels: int) -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_crops_of_bytes_are_those_of_floats_but_for_rounding(channels: int, memory_format: torch.memory_format) -> None:
+def test_crops_of_bytes_and_floats_differ_only_by_rounding(channels: int, memory_format: torch.memory_format) -> None:
     x = (images(40, channels, 31, 26) * 255).to(torch.uint8).contiguous(memory_format=memory_format)
-    windows, is_mirrored = _windows(images(23, 40, dtype=torch.float64), 31, 26)
+    windows, is_mirrored = _choose_windows(images(23, 40, dtype=torch.float64), 31, 26)
     assert 0 < is_mirrored.sum() < 40
-    crops = _cropped_bytes(x, windows, is_mirrored)
+    crops = _crop_bytes(x, windows, is_mirrored)
     assert crops.dtype == torch.float32
-    torch.testing.assert_close(crops, _cropped(x, windows, is_mirrored), rtol=0, atol=1.001 / 255)
+    torch.testing.assert_close(crops, _crop(x, windows, is_mirrored), rtol=0, atol=1.001 / 255)
 
 
-def test_views_of_no_images_are_none() -> None:
+def test_empty_batch() -> None:
     assert augment_batch(torch.empty(0, 3, 8, 8), seeded(1)).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (2, 2), (40, 3)])
-def test_images_of_any_size_have_views(shape: tuple[int, int]) -> None:
+def test_images_of_any_size(shape: tuple[int, int]) -> None:
     view = augment_batch(images(40, 3, *shape), seeded(1))
     assert view.shape == (40, 3, *shape)
     assert view.isfinite().all()
 
 
-def test_views_come_from_the_seed_and_from_nothing_else() -> None:
+def test_views_depend_only_on_the_generator() -> None:
     x = images(20, 3, 8, 8)
     before = torch.get_rng_state()
     view = augment_batch(x, seeded(1))
@@ -102,7 +102,7 @@ def test_views_come_from_the_seed_and_from_nothing_else() -> None:
     assert not torch.equal(augment_batch(x, generator), augment_batch(x, generator))
 
 
-def test_without_a_generator_the_global_one_draws() -> None:
+def test_default_is_the_global_generator() -> None:
     x = images(3, 3, 8, 8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -113,7 +113,7 @@ def test_without_a_generator_the_global_one_draws() -> None:
 
 
 @pytest.mark.usefixtures("_threads")
-def test_views_do_not_depend_on_threads_or_on_how_images_lie_in_memory() -> None:
+def test_views_do_not_depend_on_threads_or_memory_format() -> None:
     x = images(33, 3, 31, 29)
     torch.set_num_threads(1)
     alone = augment_batch(x, seeded(1))
@@ -125,7 +125,7 @@ def test_views_do_not_depend_on_threads_or_on_how_images_lie_in_memory() -> None
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_every_image_is_changed_in_its_own_way(channels: int) -> None:
+def test_images_are_augmented_independently(channels: int) -> None:
     views = augment_batch(images(1, channels, 8, 8).expand(40, -1, -1, -1), seeded(1))
     for i in range(40):
         for j in range(i):
@@ -133,14 +133,14 @@ def test_every_image_is_changed_in_its_own_way(channels: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8), (2, 3, 4, 8, 8), (5, 48)])
-def test_other_inputs_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"for images \(b, C, H, W\), not for inputs of shape"):
+def test_other_inputs_raise(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expects images \(b, C, H, W\), not inputs of shape"):
         augment_batch(torch.rand(shape))
 
 
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("size", [(12, 12), (9, 14), (33, 20)])
-def test_crops_are_torchvisions(size: tuple[int, int], antialias: bool) -> None:
+def test_crops_equal_torchvisions(size: tuple[int, int], antialias: bool) -> None:
     height, width = size
     windows = [
         (0, 0, height, width),
@@ -155,7 +155,7 @@ def test_crops_are_torchvisions(size: tuple[int, int], antialias: bool) -> None:
     x = images(len(windows), 3, height, width)
     for is_mirrored in (False, True):
         mirror = torch.full((len(windows),), is_mirrored)
-        views = _cropped(x, torch.tensor(windows, dtype=torch.float64).T, mirror)
+        views = _crop(x, torch.tensor(windows, dtype=torch.float64).T, mirror)
         for image, view, window in zip(x, views, windows, strict=True):
             expected = TF.resized_crop(image, *window, [height, width], antialias=antialias)
             if is_mirrored:
@@ -163,22 +163,22 @@ def test_crops_are_torchvisions(size: tuple[int, int], antialias: bool) -> None:
             torch.testing.assert_close(view, expected, rtol=0, atol=1e-5)
 
 
-def test_some_images_of_a_batch_are_mirrored_and_others_not() -> None:
+def test_only_chosen_images_are_mirrored() -> None:
     x = images(4, 1, 6, 7)
     whole = torch.tensor([0.0, 0.0, 6.0, 7.0], dtype=torch.float64)[:, None].expand(4, 4)
-    views = _cropped(x, whole, torch.tensor([True, False, False, True]))
+    views = _crop(x, whole, torch.tensor([True, False, False, True]))
     for index, is_mirrored in enumerate((True, False, False, True)):
         torch.testing.assert_close(views[index], x[index].flip(2) if is_mirrored else x[index], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_colour_changes_in_every_order_are_torchvisions(order: tuple[int, ...]) -> None:
+def test_colour_changes_in_any_order_equal_torchvisions(order: tuple[int, ...]) -> None:
     x = images(6, 3, 5, 4, seed=sum(order) + 7)
     draw = images(5, 6, 1, 1, 1, seed=3)
     draw[:4, 0], draw[:4, 1] = 0.0, 1.0  # the ends, where values leave [0, 1] and are cut
     draw[4] = 1.0  # never gray
     adjust = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
-    views = _recoloured(x.clone(), draw, list(order))
+    views = _jitter_colours(x.clone(), draw, list(order))
     for image, view, own in zip(x, views, draw.flatten(1).T.tolist(), strict=True):
         expected = image
         for change in order:
@@ -196,22 +196,22 @@ def test_images_without_three_channels_keep_their_hue_and_saturation(channels: i
     brighter = (x.double() * brightness).clamp(0, 1)
     mean = brighter.mean((1, 2, 3), keepdim=True)
     expected = (contrast * brighter + (1 - contrast) * mean).clamp(0, 1)
-    view = _recoloured(x.clone(), draw, [3, 0, 2, 1])
+    view = _jitter_colours(x.clone(), draw, [3, 0, 2, 1])
     torch.testing.assert_close(view.double(), expected, rtol=0, atol=1e-6)
 
 
-def test_gray_is_torchvisions_and_weighs_by_the_standard() -> None:
+def test_gray_equals_torchvisions() -> None:
     x = images(4, 3, 5, 4)
-    torch.testing.assert_close(_gray(x), TF.rgb_to_grayscale(x, 1), rtol=0, atol=LUMINANCE)
+    torch.testing.assert_close(_compute_gray(x), TF.rgb_to_grayscale(x, 1), rtol=0, atol=LUMINANCE)
     pure = torch.eye(3).reshape(3, 3, 1, 1)
-    assert _gray(pure).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
+    assert _compute_gray(pure).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
 
 
-def test_images_turn_gray_after_everything_else_and_only_those_drawn() -> None:
+def test_grayscale_comes_last_and_only_for_chosen_images() -> None:
     x = images(3, 3, 5, 4)
     still = torch.full((5, 3, 1, 1, 1), 0.5)  # factors of 1, no turn
     still[4] = torch.tensor([0.05, 0.2, 0.09]).reshape(3, 1, 1, 1)
-    view = _recoloured(x.clone(), still, [0, 1, 2, 3])
+    view = _jitter_colours(x.clone(), still, [0, 1, 2, 3])
     for index in (0, 2):
         torch.testing.assert_close(view[index], TF.rgb_to_grayscale(x[index], 3), rtol=0, atol=LUMINANCE)
         assert (view[index].amax(0) == view[index].amin(0)).all()
@@ -219,12 +219,12 @@ def test_images_turn_gray_after_everything_else_and_only_those_drawn() -> None:
 
 
 @pytest.mark.parametrize("turn", [-0.3, -0.1, 0.0, 0.17, 0.3])
-def test_hue_turns_as_in_colorsys(turn: float) -> None:
+def test_hue_shift_equals_colorsys(turn: float) -> None:
     special = torch.tensor([[0, 0, 0], [1, 1, 1], [0.4, 0.4, 0.4], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0.2]])
     ties = torch.tensor([[0.5, 0.2, 0.5], [0.2, 0.5, 0.5], [1, 1, 0], [0, 1, 1], [1, 0, 1]])
     pixels = torch.cat([special.double(), ties.double(), images(200, 3, dtype=torch.float64)])
     x = pixels.T.reshape(1, 3, -1, 1).clone()
-    _turn_hue(x, torch.full((1, 1, 1), turn, dtype=torch.float64))
+    _shift_hue(x, torch.full((1, 1, 1), turn, dtype=torch.float64))
     expected = []
     for pixel in pixels.tolist():
         hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
@@ -233,10 +233,12 @@ def test_hue_turns_as_in_colorsys(turn: float) -> None:
 
 
 @pytest.mark.parametrize("size", [(32, 32), (20, 35), (30, 24)])
-def test_windows_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
+def test_windows_have_torchvisions_distribution(size: tuple[int, int]) -> None:
     height, width = size
     count = 4000
-    windows, is_mirrored = _windows(torch.rand(23, count, generator=seeded(0), dtype=torch.float64), height, width)
+    windows, is_mirrored = _choose_windows(
+        torch.rand(23, count, generator=seeded(0), dtype=torch.float64), height, width
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         image = torch.empty(1, height, width)
@@ -262,9 +264,9 @@ def test_windows_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", [(4, 40), (40, 4), (6, 100), (31, 3), (1, 7)])
-def test_where_no_window_fits_it_is_torchvisions_central_one(size: tuple[int, int]) -> None:
+def test_fallback_window_equals_torchvisions(size: tuple[int, int]) -> None:
     height, width = size
-    windows, _ = _windows(torch.rand(23, 50, generator=seeded(0), dtype=torch.float64), height, width)
+    windows, _ = _choose_windows(torch.rand(23, 50, generator=seeded(0), dtype=torch.float64), height, width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         image = torch.empty(1, height, width)
@@ -275,7 +277,7 @@ def test_where_no_window_fits_it_is_torchvisions_central_one(size: tuple[int, in
     assert set(map(tuple, windows.T.int().tolist())) == theirs
 
 
-def test_about_half_is_mirrored_and_a_tenth_gray() -> None:
+def test_half_of_the_images_are_mirrored_and_a_tenth_gray() -> None:
     count = 2000
     # Bright on the right, in one colour; a crop keeps that, a mirror turns it.
     ramp = torch.linspace(0.2, 0.5, 8)[None, :] * torch.tensor([1.0, 0.5, 0.4])[:, None]
@@ -288,7 +290,7 @@ def test_about_half_is_mirrored_and_a_tenth_gray() -> None:
     assert both == pytest.approx(0.05, abs=4.5 * 0.22 / math.sqrt(count))
 
 
-def test_brightness_is_spread_evenly_and_each_images_own() -> None:
+def test_brightness_is_uniform_and_independent_per_image() -> None:
     """In an image of one gray no other change shows, so that its brightness is its factor."""
     count = 3000
     views = augment_batch(torch.full((count, 3, 2, 2), 0.5, dtype=torch.float64), seeded(1))
@@ -301,7 +303,7 @@ def test_brightness_is_spread_evenly_and_each_images_own() -> None:
     assert abs(neighbours) < 4.5 / math.sqrt(count)
 
 
-def test_hue_is_spread_evenly_and_each_images_own() -> None:
+def test_hue_is_uniform_and_independent_per_image() -> None:
     """In an image of one colour contrast and saturation move towards its own gray: its hue is a matter of its own."""
     count = 3000
     colour = torch.tensor([0.5, 0.35, 0.35], dtype=torch.float64)
@@ -314,7 +316,7 @@ def test_hue_is_spread_evenly_and_each_images_own() -> None:
     assert abs(np.corrcoef(hue[:-1], hue[1:])[0, 1]) < 4.5 / math.sqrt(len(hue))
 
 
-def test_contrast_is_spread_evenly_and_independent_of_brightness() -> None:
+def test_contrast_is_uniform_and_independent_of_brightness() -> None:
     count = 3000
     x = torch.full((count, 3, 8, 8), 0.4, dtype=torch.float64)
     x[:, :, 4:] = 0.6
@@ -331,14 +333,14 @@ def test_contrast_is_spread_evenly_and_independent_of_brightness() -> None:
     assert abs(np.corrcoef(brightness.numpy(), contrast.numpy())[0, 1]) < 4.5 / math.sqrt(count)
 
 
-def test_no_two_changes_share_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_use_different_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     draws: list[Tensor] = []
 
     def noted(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         draws.append(draw.flatten(1))
         return x
 
-    monkeypatch.setattr("domainwise.data.augmentation._recoloured", noted)
+    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", noted)
     count = 3000
     augment_batch(images(count, 3, 1, 1), seeded(2))
     together = torch.cat(draws, dim=1)
@@ -349,14 +351,14 @@ def test_no_two_changes_share_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(shared).max() < 4.5 / math.sqrt(count)
 
 
-def test_all_orders_occur_one_a_group_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_orders_occur_one_per_group_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[tuple[int, ...], int]] = []
 
     def noted(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         seen.append((tuple(order), len(x)))
-        return _recoloured(x, draw, order)
+        return _jitter_colours(x, draw, order)
 
-    monkeypatch.setattr("domainwise.data.augmentation._recoloured", noted)
+    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", noted)
     augment_batch(images(16 * 300 + 5, 1, 1, 1), seeded(0))
     assert [count for _, count in seen] == [16] * 300 + [5]
     found = [order for order, _ in seen]
@@ -365,7 +367,7 @@ def test_all_orders_occur_one_a_group_of_images(monkeypatch: pytest.MonkeyPatch)
     assert max(map(found.count, ORDERS)) < 30
 
 
-def test_a_whole_view_is_crop_mirror_and_colours_of_its_own_image() -> None:
+def test_view_is_crop_mirror_and_colours_of_its_image() -> None:
     """Images of one colour each: a view holds changes of that colour only, in float64, and lies where its image lay."""
     colours = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64).repeat(15, 1)
     views = augment_batch(colours[:, :, None, None].expand(-1, -1, 3, 3), seeded(1))

@@ -1,4 +1,4 @@
-"""Batches: which images they hold, with which labels, and how they lie in memory."""
+"""Batches: images, labels and memory layout."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def domain(count: int, number: int = 0, shape: Sequence[int] = (3, 5, 4)) -> Domain:
-    """Images that say which they are: the first pixel is the index, the second the domain, the rest noise."""
+    """Images whose first pixel is their index and whose second is the domain; the rest is noise."""
     generator = torch.Generator().manual_seed(number)
     images = torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
     images[:, 0, 0, 0] = torch.arange(count)
@@ -22,7 +22,7 @@ def domain(count: int, number: int = 0, shape: Sequence[int] = (3, 5, 4)) -> Dom
     return Domain(f"domain {number}", images, (torch.arange(count) * 7 + number) % 5)
 
 
-def which(x: Tensor) -> Tensor:
+def indices_of(x: Tensor) -> Tensor:
     return (x[:, 0, 0, 0] * 255).round().long()
 
 
@@ -31,7 +31,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 @pytest.mark.parametrize("is_augmented", [False, True])
-def test_a_batch_a_domain_in_float_and_channels_last(is_augmented: bool) -> None:
+def test_one_batch_per_domain_in_float_and_channels_last(is_augmented: bool) -> None:
     parts = [(domain(20, number), torch.arange(20)) for number in range(3)]
     batches = draw_batches(parts, 8, seeded(0), CPU, is_augmented=is_augmented)
     assert len(batches) == 3
@@ -45,12 +45,12 @@ def test_a_batch_a_domain_in_float_and_channels_last(is_augmented: bool) -> None
         assert y.dtype == torch.int64
 
 
-def test_images_are_those_of_the_indices_with_their_labels() -> None:
+def test_images_are_drawn_from_the_indices_with_their_labels() -> None:
     parts = [(domain(200, 0), torch.arange(50, 100)), (domain(120, 1), torch.tensor([3, 70, 119]))]
     batches = draw_batches(parts, 400, seeded(0), CPU)
     for (source, indices), (x, y) in zip(parts, batches, strict=True):
-        chosen = which(x)
-        # Of the indices all, and nothing else.
+        chosen = indices_of(x)
+        # All of the indices and no others.
         assert set(chosen.tolist()) == set(indices.tolist())
         assert torch.equal(y, source.labels[chosen])
         assert torch.equal(x, source.images[chosen].float() / 255)
@@ -59,14 +59,14 @@ def test_images_are_those_of_the_indices_with_their_labels() -> None:
         assert counts.max() < 400 / len(indices) + 5 * (400 / len(indices)) ** 0.5
 
 
-def test_draws_are_with_replacement_and_independent_between_domains() -> None:
+def test_images_are_drawn_with_replacement_independently_per_domain() -> None:
     parts = [(domain(60, number), torch.arange(60)) for number in range(2)]
     (first, _), (second, _) = draw_batches(parts, 60, seeded(0), CPU)
-    assert len(set(which(first).tolist())) < 50
-    assert not torch.equal(which(first), which(second))
+    assert len(set(indices_of(first).tolist())) < 50
+    assert not torch.equal(indices_of(first), indices_of(second))
 
 
-def test_the_generator_alone_determines_the_draw_and_moves_on() -> None:
+def test_batches_depend_only_on_the_generator() -> None:
     parts = [(domain(60), torch.arange(60))]
     before = torch.get_rng_state()
     generator = seeded(4)
@@ -77,12 +77,12 @@ def test_the_generator_alone_determines_the_draw_and_moves_on() -> None:
     assert not torch.equal(first, draw_batches(parts, 16, seeded(5), CPU)[0][0])
 
 
-def test_augmented_batches_are_views_of_images_drawn_in_the_same_way() -> None:
+def test_augmented_batches_have_the_same_images_as_plain_ones() -> None:
     parts = [(domain(60, number), torch.arange(60)) for number in range(3)]
     batches = draw_batches(parts, 10, seeded(4), CPU, is_augmented=True)
     generator = seeded(4)
     for part, (view, label) in zip(parts, batches, strict=True):
-        # The generator draws a domain's images, then the views of them.
+        # The generator draws a domain's images, then their augmentation.
         [(x, y)] = draw_batches([part], 10, generator, CPU)
         assert torch.equal(label, y)
         assert not torch.allclose(view, x, atol=0.01)
@@ -91,7 +91,7 @@ def test_augmented_batches_are_views_of_images_drawn_in_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_data_is_not_changed(channels: int) -> None:
+def test_dataset_is_not_modified(channels: int) -> None:
     source = domain(30, shape=(channels, 6, 6))
     before = source.images.clone()
     draw_batches([(source, torch.arange(30))], 30, seeded(0), CPU, is_augmented=True)
@@ -101,20 +101,20 @@ def test_data_is_not_changed(channels: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 4), (1, 28, 28), (3, 224, 224)])
-def test_in_order_covers_all_indices_once_and_in_order(shape: tuple[int, int, int]) -> None:
+def test_iterate_batches_yields_all_indices_once_in_order(shape: tuple[int, int, int]) -> None:
     source = domain(100, shape=shape)
     indices = torch.randperm(100, generator=seeded(0))[:70]
     batches = list(iterate_batches(source, indices, CPU))
-    assert torch.equal(torch.cat([which(x) for x, _ in batches]), indices)
+    assert torch.equal(torch.cat([indices_of(x) for x, _ in batches]), indices)
     assert torch.equal(torch.cat([y for _, y in batches]), source.labels[indices])
     for x, _ in batches:
         assert x.is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(x, source.images[which(x)].float() / 255)
+        assert torch.equal(x, source.images[indices_of(x)].float() / 255)
     again = list(iterate_batches(source, indices, CPU))
     assert all(torch.equal(x, other) for (x, _), (other, _) in zip(batches, again, strict=True))
 
 
-def test_evaluation_batches_are_small_for_large_images_and_never_tiny() -> None:
+def test_evaluation_batch_size_depends_on_the_image_size() -> None:
     sizes = {}
     for side, count in ((8, 300), (64, 100), (224, 20), (512, 20)):
         source = Domain("", torch.zeros(count, 3, side, side, dtype=torch.uint8), torch.zeros(count).long())
@@ -122,20 +122,20 @@ def test_evaluation_batches_are_small_for_large_images_and_never_tiny() -> None:
     assert sizes == {8: 256, 64: 85, 224: 16, 512: 16}
 
 
-def test_nothing_to_evaluate_is_nothing() -> None:
+def test_no_indices_give_no_batches() -> None:
     assert sum(len(y) for _, y in iterate_batches(domain(5), torch.empty(0, dtype=torch.int64), CPU)) == 0
 
 
-def test_bytes_become_floats_from_0_to_1() -> None:
+def test_bytes_become_floats_in_0_to_1() -> None:
     source = Domain("", torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(3, 1, 1, 1), torch.zeros(3).long())
     [(x, _)] = iterate_batches(source, torch.tensor([2, 0, 1]), CPU)
     assert x.flatten().tolist() == pytest.approx([1.0, 0.0, 0.2])
 
 
-def test_images_that_do_not_lie_channels_last_are_laid_so_once() -> None:
+def test_images_are_stored_channels_last() -> None:
     images = torch.randint(0, 256, (4, 3, 5, 6), generator=seeded(0), dtype=torch.uint8)
     source = Domain("", images, torch.zeros(4).long())
     assert source.images.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(source.images, images)
-    lying = images.contiguous(memory_format=torch.channels_last)
-    assert Domain("", lying, torch.zeros(4).long()).images.data_ptr() == lying.data_ptr()
+    channels_last = images.contiguous(memory_format=torch.channels_last)
+    assert Domain("", channels_last, torch.zeros(4).long()).images.data_ptr() == channels_last.data_ptr()

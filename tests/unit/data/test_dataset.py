@@ -1,4 +1,4 @@
-"""Splits as the benchmark makes them, and the part that each domain plays."""
+"""DomainBed's splits, and the roles of domains."""
 
 import hashlib
 
@@ -44,7 +44,7 @@ def test_seed_hash_is_the_md5_of_the_tuple_as_text() -> None:
 
 # From `printf '(0, 0)' | md5sum`, the last eight hexadecimal digits without their highest bit.
 @pytest.mark.parametrize(("parts", "expected"), [((0, 0), 894182419), ((0, 1), 1514274641), ((2, 3), 1709828778)])
-def test_seed_hash_of_a_few_parts(parts: tuple[int, int], expected: int) -> None:
+def test_seed_hash_values(parts: tuple[int, int], expected: int) -> None:
     assert seed_hash(*parts) == expected
 
 
@@ -57,32 +57,32 @@ def test_split_is_a_shuffle_cut_at_the_fraction(
     keys = list(range(count))
     np.random.RandomState(md5_number(f"({trial_seed}, {domain_index})")).shuffle(keys)
     cut = int(fraction * count)
-    made = split_indices(count, trial_seed, domain_index, fraction)
-    assert made.holdout.tolist() == keys[:cut]
-    assert made.main.tolist() == keys[cut:]
+    split = split_indices(count, trial_seed, domain_index, fraction)
+    assert split.holdout.tolist() == keys[:cut]
+    assert split.main.tolist() == keys[cut:]
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.2), (4, 0.2), (5, 0.2), (1000, 0.2), (9, 0.0), (9, 0.5)])
 def test_main_and_holdout_partition_the_domain(count: int, fraction: float) -> None:
-    made = split_indices(count, 0, 0, fraction)
-    assert sorted(made.main.tolist() + made.holdout.tolist()) == list(range(count))
-    assert len(made.holdout) == int(fraction * count)
-    assert made.main.dtype == made.holdout.dtype == torch.int64
+    split = split_indices(count, 0, 0, fraction)
+    assert sorted(split.main.tolist() + split.holdout.tolist()) == list(range(count))
+    assert len(split.holdout) == int(fraction * count)
+    assert split.main.dtype == split.holdout.dtype == torch.int64
 
 
-def test_trials_and_domains_have_splits_of_their_own() -> None:
+def test_splits_differ_between_trials_and_domains() -> None:
     holdouts = {tuple(split_indices(100, trial, e, 0.2).holdout.tolist()) for trial in range(3) for e in range(3)}
     assert len(holdouts) == 9
 
 
-def test_splitting_leaves_global_random_state_alone() -> None:
+def test_splitting_does_not_change_global_random_state() -> None:
     np.random.seed(0)
     expected = np.random.RandomState(0).uniform(size=3)
     split_indices(100, 5, 1, 0.2)
     np.testing.assert_array_equal(np.random.uniform(size=3), expected)
 
 
-def test_left_out_domains_test_and_the_rest_train() -> None:
+def test_all_domains_but_the_test_domains_train() -> None:
     assert assign_roles(open_dataset(), test_domains=["photo"]) == Roles(
         ("art", "cartoon", "sketch"), (), ("photo",), "left_out"
     )
@@ -90,14 +90,14 @@ def test_left_out_domains_test_and_the_rest_train() -> None:
     assert both == Roles(("cartoon", "photo"), (), ("sketch", "art"), "left_out")
 
 
-def test_a_single_source_trains_alone() -> None:
-    given = assign_roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
-    assert given == Roles(("art",), (), ("photo", "sketch"), "named")
+def test_only_named_domains_train() -> None:
+    roles = assign_roles(open_dataset(), train_domains=["art"], test_domains=["photo", "sketch"])
+    assert roles == Roles(("art",), (), ("photo", "sketch"), "named")
     rest = ("cartoon", "photo", "sketch")
     assert assign_roles(open_dataset(), train_domains=["art"], test_domains=rest) == Roles(("art",), (), rest, "named")
 
 
-def test_naming_all_that_train_anyway_changes_nothing() -> None:
+def test_naming_all_training_domains_changes_nothing() -> None:
     named = assign_roles(open_dataset(), train_domains=["art", "cartoon", "sketch"], test_domains=["photo"])
     assert named == assign_roles(open_dataset(), test_domains=["photo"])
 
@@ -114,20 +114,28 @@ def test_domains_of_a_fixed_role_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "said"),
+    ("make", "arguments", "message"),
     [
         (open_dataset, {"test_domains": ["scetch"]}, "unknown domain of pictures 'scetch'; did you mean 'sketch'?"),
         (open_dataset, {"train_domains": ["arts"], "test_domains": ["photo"]}, "did you mean 'art'?"),
-        (open_dataset, {}, "say which domains of pictures to test on: art, cartoon, photo, sketch"),
-        (open_dataset, {"train_domains": ["art"]}, "say which domains of pictures to test on"),
-        (open_dataset, {"train_domains": ["art"], "test_domains": ["art"]}, "'art' cannot both train and test"),
-        (open_dataset, {"test_domains": ["art", "cartoon", "photo", "sketch"]}, "none is left to train on"),
-        (fixed_dataset, {"test_domains": ["one"]}, "fixes domain 'one' for train, not test"),
-        (fixed_dataset, {"train_domains": ["three"]}, "fixes domain 'three' for validation, not train"),
+        (open_dataset, {}, "no test domain for pictures; choose with --test-domain from art, cartoon, photo, sketch"),
+        (open_dataset, {"train_domains": ["art"]}, "no test domain for pictures"),
+        (
+            open_dataset,
+            {"train_domains": ["art"], "test_domains": ["art"]},
+            "'art' cannot be both a training and a test domain",
+        ),
+        (open_dataset, {"test_domains": ["art", "cartoon", "photo", "sketch"]}, "leave at least one to train on"),
+        (fixed_dataset, {"test_domains": ["one"]}, "domain 'one' of numbered has the fixed role train, not test"),
+        (
+            fixed_dataset,
+            {"train_domains": ["three"]},
+            "domain 'three' of numbered has the fixed role validation, not train",
+        ),
         (fixed_dataset, {"train_domains": ["six"]}, "unknown domain of numbered 'six'"),
     ],
 )
-def test_what_cannot_be_is_said_clearly(make, given: dict[str, list[str]], said: str) -> None:
+def test_invalid_roles_raise(make, arguments: dict[str, list[str]], message: str) -> None:
     with pytest.raises(DomainwiseError) as caught:
-        assign_roles(make(), **given)
-    assert said in str(caught.value)
+        assign_roles(make(), **arguments)
+    assert message in str(caught.value)

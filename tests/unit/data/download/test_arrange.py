@@ -1,4 +1,4 @@
-"""The layouts that DomainBed makes, from small made-up downloads of the same shape."""
+"""DomainBed's layouts, from small made-up downloads."""
 
 import gzip
 import json
@@ -14,10 +14,10 @@ from torchvision.datasets import MNIST, ImageFolder
 from domainwise.data.download.archives import (
     CATEGORIES,
     LOCATIONS,
-    folder_holding,
+    find_parent,
     gather_folders,
     gunzip_to_raw,
-    remove_listed,
+    remove_files,
     split_by_location,
 )
 from domainwise.data.download.sources import SOURCES
@@ -37,19 +37,19 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("inside", ["kfold", "PACS", "some/where/deep", "."])
-def test_the_folder_with_the_domains_is_found(tmp_path: Path, inside: str) -> None:
+def test_find_parent_finds_the_folder_with_the_domains(tmp_path: Path, inside: str) -> None:
     for domain in PACS:
         draw(tmp_path / "PACS.zip" / inside / domain / "dog" / "1.jpg")
         draw(tmp_path / "PACS.zip" / "__MACOSX" / domain / "dog" / "._1.jpg")
-    found = folder_holding(tmp_path, PACS)
-    assert found == tmp_path / "PACS.zip" / inside
-    assert len(ImageFolder(str(found / "photo"))) == 1
+    parent = find_parent(tmp_path, PACS)
+    assert parent == tmp_path / "PACS.zip" / inside
+    assert len(ImageFolder(str(parent / "photo"))) == 1
 
 
-def test_a_download_without_the_domains_is_told(tmp_path: Path) -> None:
+def test_download_without_the_domains_raises(tmp_path: Path) -> None:
     draw(tmp_path / "PACS.zip" / "kfold" / "photo" / "dog" / "1.jpg")
-    with pytest.raises(DomainwiseError, match="no folder with art_painting, cartoon, photo, sketch in it"):
-        folder_holding(tmp_path, PACS)
+    with pytest.raises(DomainwiseError, match="no folder with the subfolders art_painting, cartoon, photo, sketch"):
+        find_parent(tmp_path, PACS)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_download_without_the_domains_is_told(tmp_path: Path) -> None:
         ("office_home", "office_home.zip", "OfficeHomeDataset_10072016", ("Art", "Clipart", "Product", "Real World")),
     ],
 )
-def test_sources_of_one_archive_give_its_domains(
+def test_datasets_of_one_archive_have_their_domains(
     tmp_path: Path, name: str, archive: str, inside: str, domains: tuple[str, ...]
 ) -> None:
     for domain in domains:
@@ -70,7 +70,7 @@ def test_sources_of_one_archive_give_its_domains(
     assert files_in(arrange(tmp_path)) == {f"{domain}/dog/1.jpg" for domain in domains}
 
 
-def test_domain_net_is_gathered_without_its_duplicates(tmp_path: Path) -> None:
+def test_domainnet_is_gathered_without_duplicates(tmp_path: Path) -> None:
     domains = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
     for domain in domains:
         for number in (1, 2):
@@ -82,29 +82,29 @@ def test_domain_net_is_gathered_without_its_duplicates(tmp_path: Path) -> None:
     assert files_in(arrange(tmp_path)) == expected - {"clipart/axe/1.jpg", "real/axe/2.jpg"}
 
 
-def test_a_domain_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_domain_raises(tmp_path: Path) -> None:
     draw(tmp_path / "clipart.zip" / "other" / "axe" / "1.jpg")
     (tmp_path / "list.txt").write_text("")
-    with pytest.raises(DomainwiseError, match="no folder with clipart in it"):
+    with pytest.raises(DomainwiseError, match="no folder with the subfolders clipart"):
         gather_folders(tmp_path, ["clipart"], "list.txt")
 
 
-def test_only_listed_files_in_the_folder_are_removed(tmp_path: Path) -> None:
+def test_only_listed_files_inside_the_folder_are_removed(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     kept, gone = draw(tmp_path / "in" / "a" / "kept.jpg"), draw(tmp_path / "in" / "a" / "gone.jpg")
     listing.write_text("a/gone.jpg\r\n\na\na/never.jpg\n")
-    assert remove_listed(tmp_path / "in", listing) == 1
+    assert remove_files(tmp_path / "in", listing) == 1
     assert (kept.exists(), gone.exists()) == (True, False)
     for bad in ("../out.jpg", str(tmp_path / "out.jpg"), "a/../../out.jpg"):
         out = draw(tmp_path / "out.jpg")
         listing.write_text(bad)
         with pytest.raises(DomainwiseError, match="refused to remove"):
-            remove_listed(tmp_path / "in", listing)
+            remove_files(tmp_path / "in", listing)
         assert out.exists()
 
 
 def annotations(*sightings: tuple[str, Any, str]) -> str:
-    """Annotations as they are published, of (image, location, category)."""
+    """Annotations in the published format, of (image, location, category)."""
     names = sorted({category for *_, category in sightings})
     return json.dumps(
         {
@@ -136,7 +136,7 @@ def annotate(terra: Path, name: str, text: str) -> None:
 
 def test_terra_incognita_is_split_by_location_and_category(terra: Path) -> None:
     annotate(terra, "train_annotations.json", annotations(("aa", 38, "bird"), ("bb", 100, "cat"), ("cc", 7, "cat")))
-    # The categories' numbers differ between the two files, a location is text, and one image shows two animals twice.
+    # Category ids differ between the two files, one location is a string, and one image has two animals twice.
     annotate(
         terra,
         "trans_test_annotations.json",
@@ -157,37 +157,37 @@ def test_terra_incognita_is_split_by_location_and_category(terra: Path) -> None:
     assert len(ImageFolder(str(arranged / "location_46"))) == 2
 
 
-def test_all_four_locations_and_ten_categories_are_kept(terra: Path) -> None:
+def test_terra_incognita_has_four_locations_and_ten_categories(terra: Path) -> None:
     images = terra / "eccv_18_all_images_sm.tar.gz" / "eccv_18_all_images_sm"
-    wanted = [(place, animal) for place in ("38", "46", "100", "43") for animal in CATEGORIES]
+    expected = [(place, animal) for place in ("38", "46", "100", "43") for animal in CATEGORIES]
     assert set(LOCATIONS) == {"38", "46", "100", "43"}
     assert ",".join(CATEGORIES) == "bird,bobcat,cat,coyote,dog,empty,opossum,rabbit,raccoon,squirrel"
-    for place, animal in wanted:
+    for place, animal in expected:
         draw(images / f"{place}{animal}.jpg")
-    annotate(terra, "all.json", annotations(*((f"{place}{animal}", place, animal) for place, animal in wanted)))
+    annotate(terra, "all.json", annotations(*((f"{place}{animal}", place, animal) for place, animal in expected)))
     arranged = split_by_location(terra)
-    assert files_in(arranged) == {f"location_{place}/{animal}/{place}{animal}.jpg" for place, animal in wanted}
+    assert files_in(arranged) == {f"location_{place}/{animal}/{place}{animal}.jpg" for place, animal in expected}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        (annotations(("zz", 38, "bird")), r"name the image 'zz\.jpg', which is not in eccv_18_all_images_sm"),
-        (annotations(("../eccv_18_all_images_sm/aa", 38, "bird")), "which is not in eccv_18_all_images_sm"),
-        (annotations(("aa", 7, "bird")), "no image of the locations 38, 43, 46, 100"),
-        ('{"images": []}', r"bad\.json is not a file of annotations as expected: KeyError\('categories'\)"),
-        ("[", r"bad\.json is not a file of annotations as expected"),
-        ("[1]", r"bad\.json is not a file of annotations as expected"),
+        (annotations(("zz", 38, "bird")), r"image 'zz\.jpg' of the annotations not found in eccv_18_all_images_sm"),
+        (annotations(("../eccv_18_all_images_sm/aa", 38, "bird")), "not found in eccv_18_all_images_sm"),
+        (annotations(("aa", 7, "bird")), "no image from the locations 38, 43, 46, 100"),
+        ('{"images": []}', r"bad\.json does not have the expected annotations: KeyError\('categories'\)"),
+        ("[", r"bad\.json does not have the expected annotations"),
+        ("[1]", r"bad\.json does not have the expected annotations"),
     ],
 )
-def test_annotations_that_do_not_fit_are_told(terra: Path, text: str, said: str) -> None:
+def test_invalid_annotations_raise(terra: Path, text: str, message: str) -> None:
     annotate(terra, "bad.json", text)
-    with pytest.raises(DomainwiseError, match=said):
+    with pytest.raises(DomainwiseError, match=message):
         split_by_location(terra)
 
 
-def test_terra_incognita_without_annotations_is_told(terra: Path) -> None:
-    with pytest.raises(DomainwiseError, match=r"no \.json file of annotations"):
+def test_terra_incognita_without_annotations_raises(terra: Path) -> None:
+    with pytest.raises(DomainwiseError, match=r"no \.json file with annotations"):
         split_by_location(terra)
 
 
@@ -197,7 +197,7 @@ def idx(values: np.ndarray) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + lengths + values.astype(np.uint8).tobytes()
 
 
-def test_mnist_is_where_torchvision_reads_it(tmp_path: Path) -> None:
+def test_mnist_has_torchvisions_layout(tmp_path: Path) -> None:
     images = np.arange(2 * 28 * 28).reshape(2, 28, 28) % 251
     for part in ("train", "t10k"):
         (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
@@ -212,7 +212,7 @@ def test_mnist_is_where_torchvision_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [5, 15, 30])
-def test_a_damaged_gz_file_is_told(tmp_path: Path, cut: int) -> None:
+def test_damaged_gzip_file_of_a_download_raises(tmp_path: Path, cut: int) -> None:
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(range(100)))[:cut])
     with pytest.raises(DomainwiseError, match=r"train-labels-idx1-ubyte\.gz is damaged"):
         gunzip_to_raw(tmp_path)

@@ -1,4 +1,4 @@
-"""A dataset from a server's archives to its folder: done once, resumed, shared between processes, and refused."""
+"""Download of a dataset from archives to its folder: once, resumed, and shared between processes."""
 
 import hashlib
 import io
@@ -16,19 +16,21 @@ import pytest
 from download_server import FileServer, Served, file_server, python_process, wait_until
 from torchvision.datasets import MNIST
 
-from domainwise.data.download import SOURCES, Download, Source, prepare
-from domainwise.data.download.archives import folder_holding
+from domainwise.data.download.archives import find_parent
+from domainwise.data.download.dataset import download_dataset
 from domainwise.data.download.fetch import parse_checksum
+from domainwise.data.download.sources import SOURCES, RemoteFile, Source
 from domainwise.errors import DomainwiseError
 
 CHILD = """
 from functools import partial
 from pathlib import Path
-from domainwise.data.download import Download, Source, prepare
-from domainwise.data.download.archives import folder_holding
-files = (Download("tiny.zip", (sys.argv[1],), None),)
-source = Source("TINY", "", "", files, partial(folder_holding, names=("photo",)))
-print(prepare("tiny", Path(sys.argv[2]), source=source, on_progress=lambda what, *_: print(what, flush=True)))
+from domainwise.data.download.dataset import download_dataset
+from domainwise.data.download.sources import RemoteFile, Source
+from domainwise.data.download.archives import find_parent
+files = (RemoteFile("tiny.zip", (sys.argv[1],), None),)
+source = Source("TINY", "", "", files, partial(find_parent, names=("photo",)))
+print(download_dataset("tiny", Path(sys.argv[2]), source=source, on_progress=lambda what, *_: print(what, flush=True)))
 """
 
 
@@ -55,13 +57,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
 @pytest.fixture
 def source(server: FileServer) -> Source:
     files = (
-        Download("tiny.zip", (server.url("tiny.zip"),), "sha256:" + hashlib.sha256(ARCHIVE).hexdigest()),
-        Download("list.txt", (server.url("list.txt"),), None),
+        RemoteFile("tiny.zip", (server.url("tiny.zip"),), "sha256:" + hashlib.sha256(ARCHIVE).hexdigest()),
+        RemoteFile("list.txt", (server.url("list.txt"),), None),
     )
-    return Source("TINY", "home", "free", files, partial(folder_holding, names=["photo"]))
+    return Source("TINY", "home", "free", files, partial(find_parent, names=["photo"]))
 
 
-def check_made(data_dir: Path) -> None:
+def check_folder(data_dir: Path) -> None:
     made = {path.relative_to(data_dir).as_posix() for path in data_dir.rglob("*") if path.is_file()}
     assert made == {
         "TINY/photo/dog/1.jpg",
@@ -73,50 +75,53 @@ def check_made(data_dir: Path) -> None:
     assert (data_dir / "TINY" / "photo" / "cat" / "2.jpg").read_text() == "two"
 
 
-def test_a_dataset_is_made_once(server: FileServer, source: Source, tmp_path: Path) -> None:
-    told: list[str] = []
+def test_dataset_is_downloaded_once(server: FileServer, source: Source, tmp_path: Path) -> None:
+    reports: list[str] = []
     data_dir = tmp_path / "new" / "data"
-    assert prepare("tiny", data_dir, source=source, on_progress=lambda what, *_: told.append(what)) == data_dir / "TINY"
-    check_made(data_dir)
+    assert (
+        download_dataset("tiny", data_dir, source=source, on_progress=lambda what, *_: reports.append(what))
+        == data_dir / "TINY"
+    )
+    check_folder(data_dir)
     sums = [(hashlib.sha256(served.body).hexdigest(), name) for name, served in sorted(server.files.items())]
     assert (data_dir / ".downloads" / "TINY.sha256").read_text() == "".join(f"{sum_}  {name}\n" for sum_, name in sums)
-    assert list(dict.fromkeys(told)) == [
+    assert list(dict.fromkeys(reports)) == [
         "tiny.zip",
-        "checking tiny.zip",
+        "verifying tiny.zip",
         "list.txt",
-        "checking list.txt",
+        "verifying list.txt",
         "unpacking tiny.zip",
         "arranging TINY",
     ]
     server.files.clear()
-    assert prepare("tiny", data_dir, source=source) == data_dir / "TINY"
-    assert len(server.asked) == 2
+    assert download_dataset("tiny", data_dir, source=source) == data_dir / "TINY"
+    assert len(server.requests) == 2
 
 
-def test_a_folder_that_is_there_is_left_as_it_is(server: FileServer, source: Source, tmp_path: Path) -> None:
+def test_existing_folder_is_not_changed(server: FileServer, source: Source, tmp_path: Path) -> None:
     (tmp_path / "TINY").mkdir()
-    assert prepare("tiny", tmp_path, source=source) == tmp_path / "TINY"
+    assert download_dataset("tiny", tmp_path, source=source) == tmp_path / "TINY"
     assert list(tmp_path.rglob("*")) == [tmp_path / "TINY"]
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_archives_left_by_a_process_killed_at_the_very_end_are_removed(source: Source, tmp_path: Path) -> None:
+def test_archives_left_by_a_killed_process_are_removed(source: Source, tmp_path: Path) -> None:
     (tmp_path / "TINY").mkdir()
     left = tmp_path / ".downloads" / "TINY" / "tiny.zip"
     left.parent.mkdir(parents=True)
     left.write_bytes(ARCHIVE)
-    prepare("tiny", tmp_path, source=source)
+    download_dataset("tiny", tmp_path, source=source)
     assert not left.parent.exists()
 
 
-def test_a_file_put_there_by_hand_is_used(server: FileServer, source: Source, tmp_path: Path) -> None:
+def test_file_downloaded_by_hand_is_used(server: FileServer, source: Source, tmp_path: Path) -> None:
     del server.files["tiny.zip"]
     by_hand = tmp_path / ".downloads" / "TINY" / "tiny.zip"
-    with pytest.raises(DomainwiseError, match=f"by hand and put it at {re.escape(str(by_hand))}$"):
-        prepare("tiny", tmp_path, source=source)
+    with pytest.raises(DomainwiseError, match=f"by hand and save it as {re.escape(str(by_hand))}$"):
+        download_dataset("tiny", tmp_path, source=source)
     by_hand.write_bytes(ARCHIVE)
-    prepare("tiny", tmp_path, source=source)
-    check_made(tmp_path)
+    download_dataset("tiny", tmp_path, source=source)
+    check_folder(tmp_path)
 
 
 def test_archives_are_kept_when_a_later_step_fails(server: FileServer, source: Source, tmp_path: Path) -> None:
@@ -125,26 +130,26 @@ def test_archives_are_kept_when_a_later_step_fails(server: FileServer, source: S
         raise DomainwiseError("not today")
 
     with pytest.raises(DomainwiseError, match=r"^not today$"):
-        prepare("tiny", tmp_path, source=Source("TINY", "", "", source.files, fail))
+        download_dataset("tiny", tmp_path, source=Source("TINY", "", "", source.files, fail))
     assert not (tmp_path / "TINY").exists()
     assert {path.name for path in (tmp_path / ".downloads" / "TINY").iterdir()} == {
         name + end for name in ("tiny.zip", "list.txt") for end in ("", ".sha256")
     }
-    prepare("tiny", tmp_path, source=source)
-    check_made(tmp_path)
-    assert len(server.asked) == 2
+    download_dataset("tiny", tmp_path, source=source)
+    check_folder(tmp_path)
+    assert len(server.requests) == 2
 
 
-def test_what_a_killed_process_left_half_arranged_is_not_used(source: Source, tmp_path: Path) -> None:
+def test_partially_arranged_folder_is_not_used(source: Source, tmp_path: Path) -> None:
     stale = tmp_path / ".downloads" / "TINY" / "unpacked" / "photo" / "stale.jpg"
     stale.parent.mkdir(parents=True)
     stale.write_text("stale")
-    prepare("tiny", tmp_path, source=source)
-    check_made(tmp_path)
+    download_dataset("tiny", tmp_path, source=source)
+    check_folder(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_killed_while_downloading_the_next_call_goes_on(server: FileServer, source: Source, tmp_path: Path) -> None:
+def test_killed_download_of_a_dataset_is_resumed(server: FileServer, source: Source, tmp_path: Path) -> None:
     server.files["tiny.zip"].hold_after = 10_000
     half = tmp_path / ".downloads" / "TINY" / "tiny.zip.partial"
     with python_process(CHILD, server.url("tiny.zip"), str(tmp_path)) as child:
@@ -152,69 +157,69 @@ def test_killed_while_downloading_the_next_call_goes_on(server: FileServer, sour
         child.send_signal(signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL
     server.files["tiny.zip"].go_on.set()
-    prepare("tiny", tmp_path, source=source)
-    check_made(tmp_path)
-    assert [asked.sent for asked in server.asked if asked.path == "/tiny.zip"][1] == len(ARCHIVE) - 10_000
+    download_dataset("tiny", tmp_path, source=source)
+    check_folder(tmp_path)
+    assert [request.sent for request in server.requests if request.path == "/tiny.zip"][1] == len(ARCHIVE) - 10_000
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
-def test_two_processes_at_once_do_it_once(server: FileServer, tmp_path: Path) -> None:
+def test_two_processes_download_once(server: FileServer, tmp_path: Path) -> None:
     served = server.files["tiny.zip"]
     served.hold_after = 10_000
     arguments = (CHILD, server.url("tiny.zip"), str(tmp_path))
     with python_process(*arguments) as first:
-        wait_until(lambda: bool(server.asked))
+        wait_until(lambda: bool(server.requests))
         with python_process(*arguments) as second:
             assert second.stdout is not None
-            assert second.stdout.readline() == "waiting for another process that prepares tiny\n"
+            assert second.stdout.readline() == "waiting for another process to download tiny\n"
             served.go_on.set()
             said, errors = second.communicate(timeout=10)
         first_said, first_errors = first.communicate(timeout=10)
     assert (first.returncode, second.returncode) == (0, 0), first_errors + errors
     assert said == f"{tmp_path / 'TINY'}\n"
     assert "arranging TINY" in first_said
-    assert len(server.asked) == 1
-    check_made(tmp_path)
+    assert len(server.requests) == 1
+    check_folder(tmp_path)
 
 
-def test_a_data_folder_that_cannot_be_written_is_one_line(source: Source, tmp_path: Path) -> None:
+def test_invalid_data_folder_raises(source: Source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DomainwiseError, match=r"^cannot prepare tiny in .*file: Not a directory$"):
-        prepare("tiny", tmp_path / "file", source=source)
+    with pytest.raises(DomainwiseError, match=r"^tiny could not be prepared in .*file: Not a directory$"):
+        download_dataset("tiny", tmp_path / "file", source=source)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_data_folder_without_permission_is_one_line(source: Source, tmp_path: Path) -> None:
+def test_read_only_data_folder_raises(source: Source, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(DomainwiseError, match=r"^cannot prepare tiny in .*: Permission denied$"):
-            prepare("tiny", tmp_path, source=source)
+        with pytest.raises(DomainwiseError, match=r"^tiny could not be prepared in .*: Permission denied$"):
+            download_dataset("tiny", tmp_path, source=source)
     finally:
         tmp_path.chmod(0o700)
 
 
-def test_an_unknown_name_is_told_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(DomainwiseError, match="unknown dataset to prepare 'pac'; did you mean 'pacs'"):
-        prepare("pac", tmp_path)
+def test_unknown_dataset_suggests_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="unknown dataset to download 'pac'; did you mean 'pacs'"):
+        download_dataset("pac", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nico_says_what_to_do_by_hand(tmp_path: Path) -> None:
+def test_nico_raises_with_instructions(tmp_path: Path) -> None:
     with pytest.raises(DomainwiseError) as caught:
-        prepare("nico", tmp_path)
+        download_dataset("nico", tmp_path)
     said = str(caught.value)
-    assert said.startswith(f"dataset nico cannot be downloaded: in {tmp_path}, ask for the images")
+    assert said.startswith("dataset nico cannot be downloaded automatically: in the data folder, put the images")
     assert "NICO/<class>/<context>/*.jpg" in said
-    assert "NICO/mixed_split_corrected/" in said
+    assert "NICO/mixed_split_corrected" in said
     assert "\n" not in said
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_source_can_be_acted_upon(name: str) -> None:
+def test_every_source_is_complete(name: str) -> None:
     source = SOURCES[name]
     assert source.homepage.startswith("http")
     assert source.licence
-    assert bool(source.files) != bool(source.by_hand)
+    assert bool(source.files) != bool(source.instructions)
     assert bool(source.files) == bool(source.arrange) == bool(source.megabytes)
     assert len({file.name for file in source.files}) == len(source.files)
     for file in source.files:
@@ -225,7 +230,7 @@ def test_every_source_can_be_acted_upon(name: str) -> None:
             parse_checksum(file.checksum)
 
 
-def test_folders_are_those_of_domainbed() -> None:
+def test_folders_equal_domainbeds() -> None:
     assert {name: source.folder for name, source in SOURCES.items()} == {
         "mnist": "MNIST",
         "colored_mnist": "MNIST",
@@ -239,7 +244,7 @@ def test_folders_are_those_of_domainbed() -> None:
     }
 
 
-def test_mnist_has_the_sums_that_torchvision_publishes() -> None:
+def test_mnist_checksums_equal_torchvisions() -> None:
     files = SOURCES["mnist"].files
     assert [(file.name, file.checksum) for file in files] == [(name, f"md5:{md5}") for name, md5 in MNIST.resources]
     assert all(list(file.urls) == [mirror + file.name for mirror in MNIST.mirrors] for file in files)

@@ -1,4 +1,4 @@
-"""DecodedImage images on disk: found again, never mistaken, and refused in one line where they cannot be kept."""
+"""The cache of decoded images: reuse, invalidation, damage and clearing."""
 
 import os
 import shutil
@@ -45,59 +45,59 @@ def by_hand(files: Sequence[Path], size: int = SIZE) -> Tensor:
     return torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2)
 
 
-def refused(files: Sequence[Path]) -> str:
+def error_message(files: Sequence[Path]) -> str:
     with pytest.raises(DomainwiseError) as error:
         load_cached_images(files, SIZE)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-def test_images_are_those_that_decoding_gives_in_order(tmp_path: Path) -> None:
+def test_images_equal_the_decoded_files_in_order(tmp_path: Path) -> None:
     files = write_photos(tmp_path / "a", 7)[::-1]
     found = load_cached_images(files, SIZE)
     assert found.images.shape == (7, 3, SIZE, SIZE)
     assert found.images.dtype == torch.uint8
     assert torch.equal(found.images, by_hand(files))
-    assert (found.kept, found.faults, found.notes) == (list(range(7)), {}, {})
+    assert (found.kept, found.errors, found.notes) == (list(range(7)), {}, {})
 
 
-def test_broken_images_are_left_out_and_named(tmp_path: Path) -> None:
+def test_broken_images_are_left_out_with_their_errors(tmp_path: Path) -> None:
     made = [BAD["empty.jpg"], GOOD["rgb.jpg"], BAD["cut.jpg"], GOOD["palette.png"], BAD["text.jpg"], GOOD["rgb.png"]]
     kinds = {f"{index}.jpg": make for index, make in enumerate(made)}
     files = [*write_images(tmp_path / "a", kinds), tmp_path / "a" / "missing.jpg"]
     for _ in range(2):
         found = load_cached_images(files, SIZE)
         assert found.kept == [1, 3, 5]
-        assert list(found.faults) == [0, 2, 4, 6]
-        assert found.faults[0] == "is empty (0 bytes)"
-        assert found.faults[6] == "cannot be read: No such file or directory"
+        assert list(found.errors) == [0, 2, 4, 6]
+        assert found.errors[0] == "is empty (0 bytes)"
+        assert found.errors[6] == "could not be read: No such file or directory"
         assert found.notes == {3: "palette"}
         assert torch.equal(found.images, by_hand([files[1], files[3], files[5]]))
 
 
-def test_images_that_are_all_broken_are_none(tmp_path: Path) -> None:
+def test_only_broken_images_give_an_empty_tensor(tmp_path: Path) -> None:
     files = write_images(tmp_path / "a", BAD)
     found = load_cached_images(files, SIZE)
     assert found.images.shape == (0, 3, SIZE, SIZE)
     assert found.kept == []
-    assert len(found.faults) == len(BAD)
+    assert len(found.errors) == len(BAD)
 
 
 def test_a_second_call_decodes_nothing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     files = write_images(tmp_path / "a", {**GOOD, **BAD})
     first = load_cached_images(files, SIZE)
     request.getfixturevalue("nothing_is_decoded")
-    told: list[object] = []
-    second = load_cached_images(files, SIZE, lambda *words: told.append(words))
+    reports: list[object] = []
+    second = load_cached_images(files, SIZE, lambda *report: reports.append(report))
     assert torch.equal(first.images, second.images)
-    assert (first.kept, first.faults, first.notes) == (second.kept, second.faults, second.notes)
-    assert told == []
+    assert (first.kept, first.errors, first.notes) == (second.kept, second.errors, second.notes)
+    assert reports == []
 
 
-def test_what_is_there_can_be_read_where_nothing_may_be_written(
+def test_existing_entry_is_readable_in_a_read_only_folder(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a folder that several people share and one of them fills."""
+    """For example a folder that several users share and one of them fills."""
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     opened = os.open
@@ -109,26 +109,24 @@ def test_what_is_there_can_be_read_where_nothing_may_be_written(
 
     monkeypatch.setattr(os, "open", refuse)
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
-    assert "cannot be kept" in refused(files[:1])
+    assert "could not be written" in error_message(files[:1])
 
 
 @pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names are text there")
-def test_a_name_in_no_known_encoding_is_no_obstacle(tmp_path: Path) -> None:
+def test_file_name_may_have_invalid_encoding(tmp_path: Path) -> None:
     (file,) = write_photos(tmp_path / "a", 1)
     odd = file.rename(file.with_name(os.fsdecode(b"caf\xe9.png")))
     for _ in range(2):
         assert torch.equal(load_cached_images([odd], SIZE).images, by_hand([odd]))
 
 
-def test_what_is_done_is_reported(tmp_path: Path) -> None:
-    told: list[object] = []
-    load_cached_images(write_photos(tmp_path / "a", 3), SIZE, lambda *words: told.append(words))
-    assert told == [("reading", 3, 3), ("decoding", 3, 3)]
+def test_progress_is_reported(tmp_path: Path) -> None:
+    reports: list[object] = []
+    load_cached_images(write_photos(tmp_path / "a", 3), SIZE, lambda *report: reports.append(report))
+    assert reports == [("reading", 3, 3), ("decoding", 3, 3)]
 
 
-def test_a_copy_of_the_images_elsewhere_shares_the_entry(
-    tmp_path: Path, kept: Path, request: pytest.FixtureRequest
-) -> None:
+def test_copied_files_share_the_entry(tmp_path: Path, kept: Path, request: pytest.FixtureRequest) -> None:
     first = load_cached_images(write_photos(tmp_path / "a", 3), SIZE)
     request.getfixturevalue("nothing_is_decoded")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -137,7 +135,7 @@ def test_a_copy_of_the_images_elsewhere_shares_the_entry(
     assert len(entries(kept)) == 1
 
 
-def test_the_same_relative_paths_in_another_place_are_other_files(
+def test_equal_relative_paths_in_other_folders_are_different_files(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place, seed in (("here", 1), ("there", 2)):
@@ -149,7 +147,7 @@ def test_the_same_relative_paths_in_another_place_are_other_files(
     assert len(list(kept.glob("*.seen.json"))) == 2
 
 
-def test_touched_files_are_the_same_entry(tmp_path: Path, kept: Path, request: pytest.FixtureRequest) -> None:
+def test_touched_files_share_the_entry(tmp_path: Path, kept: Path, request: pytest.FixtureRequest) -> None:
     files = write_photos(tmp_path / "a", 2)
     first = load_cached_images(files, SIZE)
     request.getfixturevalue("nothing_is_decoded")
@@ -159,7 +157,7 @@ def test_touched_files_are_the_same_entry(tmp_path: Path, kept: Path, request: p
     assert len(entries(kept)) == 1
 
 
-def test_a_changed_file_makes_another_entry(tmp_path: Path, kept: Path) -> None:
+def test_changed_file_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     first = load_cached_images(files, SIZE).images.clone()
     files[1].write_bytes(content(photo(77), "PNG"))
@@ -170,21 +168,21 @@ def test_a_changed_file_makes_another_entry(tmp_path: Path, kept: Path) -> None:
     assert len(entries(kept)) == 2
 
 
-def test_another_order_makes_another_entry(tmp_path: Path, kept: Path) -> None:
+def test_other_order_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     forth, back = load_cached_images(files, SIZE), load_cached_images(files[::-1], SIZE)
     assert torch.equal(back.images, forth.images.flip(0))
     assert len(entries(kept)) == 2
 
 
-def test_another_size_makes_another_entry(tmp_path: Path, kept: Path) -> None:
+def test_other_size_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     assert torch.equal(load_cached_images(files, 5).images, by_hand(files, 5))
     assert len(entries(kept)) == 2
 
 
-def test_another_rule_makes_another_entry(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_decoding_rule_gives_a_new_entry(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     monkeypatch.setattr(cache, "DECODING_RULE", "another")
@@ -193,22 +191,22 @@ def test_another_rule_makes_another_entry(tmp_path: Path, kept: Path, monkeypatc
     assert len(entries(kept)) == 2
 
 
-def test_images_are_mapped_into_memory_as_rows_of_pixels(tmp_path: Path, kept: Path) -> None:
+def test_images_are_memory_mapped_and_channels_last(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     images = load_cached_images(files, SIZE).images
     assert images.stride() == (SIZE * SIZE * 3, 1, SIZE * 3, 3)
     assert images.is_contiguous(memory_format=torch.channels_last)
-    # A dataset's domain takes them as they are.
+    # A domain uses them without a copy.
     assert Domain("a", images, torch.zeros(3, dtype=torch.int64)).images.data_ptr() == images.data_ptr()
     (entry,) = entries(kept)
-    # What is written into the file is seen through the tensor: it is no copy.
+    # Writing to the file changes the tensor: it is not a copy.
     with open(entry / "images", "r+b") as file:
         file.write(bytes([200, 100, 50]))
     assert images[0, :, 0, 0].tolist() == [200, 100, 50]
     assert str(entry / "images") in Path("/proc/self/maps").read_text() or not Path("/proc/self/maps").exists()
 
 
-def test_writing_into_the_images_does_not_change_the_file(tmp_path: Path, kept: Path) -> None:
+def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     images = load_cached_images(files, SIZE).images
     before = (entries(kept)[0] / "images").read_bytes()
@@ -224,20 +222,20 @@ def test_writing_into_the_images_does_not_change_the_file(tmp_path: Path, kept: 
         *(b'{"faults": {"x": ""}, "notes": {}}', b'{"faults": {"0": "is odd"}, "notes": {}}'),
     ],
 )
-def test_a_damaged_entry_is_refused_in_one_line(tmp_path: Path, kept: Path, damaged: bytes) -> None:
+def test_damaged_entry_raises(tmp_path: Path, kept: Path, damaged: bytes) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     (entry,) = entries(kept)
     (entry / "entry.json").write_bytes(damaged)
-    said = refused(files)
-    assert said.startswith(f"the decoded images in {entry} are damaged (")
+    said = error_message(files)
+    assert said.startswith(f"cache entry {entry} is damaged (")
     assert said.endswith("run `domainwise data clear-cache`")
     clear_cache()
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
 @pytest.mark.parametrize("change", ["short", "empty", "long", "missing", "no entry.json"])
-def test_images_of_the_wrong_length_are_refused_in_one_line(tmp_path: Path, kept: Path, change: str) -> None:
+def test_images_of_the_wrong_length_raise(tmp_path: Path, kept: Path, change: str) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     (entry,) = entries(kept)
@@ -248,10 +246,10 @@ def test_images_of_the_wrong_length_are_refused_in_one_line(tmp_path: Path, kept
         (entry / "entry.json").unlink()
     else:
         (entry / "images").write_bytes({"short": whole[:-1], "empty": b"", "long": whole + b"x"}[change])
-    assert refused(files).startswith(f"the decoded images in {entry} are damaged (")
+    assert error_message(files).startswith(f"cache entry {entry} is damaged (")
 
 
-def test_what_a_killed_process_left_is_replaced(tmp_path: Path, kept: Path) -> None:
+def test_partial_entry_of_a_killed_process_is_replaced(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     (entry,) = entries(kept)
@@ -264,7 +262,7 @@ def test_what_a_killed_process_left_is_replaced(tmp_path: Path, kept: Path) -> N
     assert sorted(path.name for path in entry.iterdir()) == ["entry.json", "images"]
 
 
-def test_a_build_that_fails_leaves_no_entry_and_the_next_succeeds(
+def test_failed_build_leaves_no_entry_and_can_be_repeated(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = write_photos(tmp_path / "a", 2)
@@ -276,14 +274,12 @@ def test_a_build_that_fails_leaves_no_entry_and_the_next_succeeds(
         patched.setattr(os, "fsync", lambda descriptor: None)
         load_cached_images(files[:1], SIZE)
         patched.setattr(os, "fsync", full)
-        assert "No space left on device; choose another folder with $DOMAINWISE_CACHE" in refused(files)
+        assert "No space left on device; set $DOMAINWISE_CACHE to another folder" in error_message(files)
     assert len(entries(kept)) == 1
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_changes_while_reading_raises(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_photos(tmp_path / "a", 3)
     read, seen = Path.read_bytes, set()
 
@@ -295,42 +291,42 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", changing)
-        assert refused(files) == f"{files[1]} changed while it was read; run the same command again"
+        assert error_message(files) == f"{files[1]} changed while it was read; run the same command again"
     assert entries(kept) == []
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "below"
     monkeypatch.setenv("DOMAINWISE_CACHE", str(folder))
-    said = refused(write_photos(tmp_path / "a", 1))
+    said = error_message(write_photos(tmp_path / "a", 1))
     assert said == (
-        f"decoded images cannot be kept in {folder}: Not a directory; choose another folder with $DOMAINWISE_CACHE"
+        f"decoded images could not be written to {folder}: Not a directory; set $DOMAINWISE_CACHE to another folder"
     )
 
 
-def test_too_little_space_is_said_before_any_image_is_decoded(
+def test_insufficient_disk_space_raises_before_decoding(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, nothing_is_decoded: None
 ) -> None:
     files = write_photos(tmp_path / "a", 2)
     usage = namedtuple("usage", "total used free")
     needed = 2 * SIZE * SIZE * 3
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, needed - 1))
-    said = refused(files)
-    assert said.startswith(f"2 decoded images of {SIZE} x {SIZE} need 0.0 GB in {kept}, which has 0.0; ")
-    assert "$DOMAINWISE_CACHE, or a smaller --image-size" in said
+    said = error_message(files)
+    assert said.startswith(f"2 decoded images of {SIZE} x {SIZE} need 0.0 GB, but {kept} has 0.0 GB free; ")
+    assert "$DOMAINWISE_CACHE to another folder, or reduce --image-size" in said
     assert entries(kept) == []
 
 
-def test_just_enough_space_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_sufficient_disk_space_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_photos(tmp_path / "a", 2)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 2 * SIZE * SIZE * 3))
     assert len(load_cached_images(files, SIZE).images) == 2
 
 
-def test_clearing_removes_every_entry(tmp_path: Path, kept: Path) -> None:
+def test_clear_cache_removes_every_entry(tmp_path: Path, kept: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     images = load_cached_images(files, SIZE).images
     load_cached_images(files, 5)
@@ -340,15 +336,15 @@ def test_clearing_removes_every_entry(tmp_path: Path, kept: Path) -> None:
     in_json = sum((entry / "entry.json").stat().st_size for entry in entries(kept))
     assert size == 2 * 3 * (SIZE * SIZE + 5 * 5) + in_json
     clear_cache()
-    # Were a lock removed, two processes could hold two of one name.
+    # If a lock file were removed, two processes could hold locks of the same name.
     assert {path.suffix for path in kept.iterdir()} == {".lock"}
     assert cache_size() == (0, 0)
-    # Who has the images open keeps them.
+    # Open images stay usable.
     assert torch.equal(images, by_hand(files))
 
 
-def test_clearing_leaves_other_files_in_the_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder may be one that the user keeps other things in: $DOMAINWISE_CACHE may name a home folder."""
+def test_clear_cache_keeps_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """$DOMAINWISE_CACHE may be a folder with other files, such as the home folder."""
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path))
     files = write_photos(tmp_path / "a", 2)
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -362,7 +358,7 @@ def test_clearing_leaves_other_files_in_the_folder_alone(tmp_path: Path, monkeyp
     assert len(list((tmp_path / "a").iterdir())) == 2
 
 
-def test_clearing_what_was_never_made_is_nothing(kept: Path) -> None:
+def test_clear_cache_without_a_folder_does_nothing(kept: Path) -> None:
     clear_cache()
     assert cache_size() == (0, 0)
     assert not kept.exists()

@@ -1,4 +1,4 @@
-"""The built-in silhouettes: what is drawn, which patterns lie over it, and what the domains share."""
+"""The synthetic datasets: animals, patterns, backgrounds, and what domains have in common."""
 
 from dataclasses import replace
 
@@ -8,9 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.shapes import ANIMALS, draw_animals, random_poses
-from domainwise.data.silhouettes import silhouettes, smooth_pattern
-from domainwise.data.silhouettes_spurious import silhouettes_spurious
+from domainwise.data.rendering import ANIMALS, render_animals, sample_pattern, sample_poses
+from domainwise.data.synthetic import silhouettes, silhouettes_spurious
 from domainwise.errors import DomainwiseError
 
 SMALL = {"train_count": 64, "test_count": 64}
@@ -35,14 +34,14 @@ def same(first: Domain, second: Domain) -> bool:
 
 
 def style(domain: Domain) -> NDArray[np.float64]:
-    """The domain's pattern: without noise, what the images show where they are bare of animals."""
+    """The domain's pattern, estimated from images without noise where there is no animal."""
     assert domain.masks is not None
     bare = np.where(domain.masks.numpy()[:, None], np.nan, pixels(domain))
     return np.asarray(np.nanmedian(bare, axis=0) - 0.5)
 
 
-def stands_on_grass(domain: Domain) -> NDArray[np.bool_]:
-    """Whether the ground in the image's lower half, animal left out, is greener than it is red."""
+def is_on_grass(domain: Domain) -> NDArray[np.bool_]:
+    """Whether the background in the lower half is more green than red."""
     assert domain.masks is not None
     half = domain.images.shape[-1] // 2
     bare = ~domain.masks.numpy()[:, half:]
@@ -51,20 +50,20 @@ def stands_on_grass(domain: Domain) -> NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize("make", [silhouettes, silhouettes_spurious])
-def test_seed_decides_every_byte(make) -> None:
+def test_images_depend_only_on_the_seed(make) -> None:
     first, again, other = make(3, **SMALL), make(3, **SMALL), make(4, **SMALL)
     for one, two, three in zip(first.domains, again.domains, other.domains, strict=True):
         assert same(one, two)
         assert not torch.equal(one.images, three.images)
 
 
-def test_other_seed_draws_other_patterns() -> None:
+def test_patterns_depend_on_the_seed() -> None:
     first, other = (style(named(silhouettes(seed, noise=0, **SMALL), "style_0")) for seed in (0, 1))
     cosine = (first * other).sum() / np.linalg.norm(first) / np.linalg.norm(other)
     assert abs(cosine) < 0.8
 
 
-def test_training_domains_hold_other_animals_under_other_patterns() -> None:
+def test_training_domains_have_different_animals_and_patterns() -> None:
     dataset = silhouettes(0, noise=0, **SMALL)
     first, second = named(dataset, "style_0"), named(dataset, "style_1")
     assert first.masks is not None
@@ -73,42 +72,42 @@ def test_training_domains_hold_other_animals_under_other_patterns() -> None:
     assert np.linalg.norm(style(first) - style(second)) > 1
 
 
-def test_pattern_has_unit_norm_and_low_rank_beside_its_tint() -> None:
+def test_pattern_has_unit_norm_and_low_rank_apart_from_its_tint() -> None:
     for seed in range(5):
-        pattern = smooth_pattern(np.random.default_rng(seed), 3, 32)
+        pattern = sample_pattern(np.random.default_rng(seed), 3, 32)
         assert np.linalg.norm(pattern) == pytest.approx(1, abs=1e-12)
         for channel in pattern:
-            # Differences down the rows take the constant away and leave the rank of the rest.
+            # Differences between rows remove the constant tint and keep the rank of the rest.
             assert np.linalg.matrix_rank(np.diff(channel, axis=0), tol=1e-9) == 2
             assert np.linalg.matrix_rank(channel, tol=1e-9) == 3
 
 
 def test_pattern_rank_can_be_chosen() -> None:
-    pattern = smooth_pattern(np.random.default_rng(0), 1, 32, rank=1)
+    pattern = sample_pattern(np.random.default_rng(0), 1, 32, rank=1)
     assert np.linalg.matrix_rank(np.diff(pattern[0], axis=0), tol=1e-9) == 1
 
 
 def test_pattern_is_smooth_and_the_same_at_any_resolution() -> None:
-    coarse, fine = (smooth_pattern(np.random.default_rng(0), 3, size) for size in (32, 64))
-    # Averaging 2 x 2 pixels halves the count of pixels on a side, and so doubles what unit norm leaves to each.
+    coarse, fine = (sample_pattern(np.random.default_rng(0), 3, size) for size in (32, 64))
+    # Averaging 2 x 2 pixels halves the side, so at unit norm each value is twice as large.
     averaged = 2 * fine.reshape(3, 32, 2, 32, 2).mean(axis=(2, 4))
     assert np.abs(averaged - coarse).max() < 0.02 * np.abs(coarse).max()
     assert np.abs(np.diff(coarse, axis=2)).max() < 0.4 * np.abs(coarse).max()
 
 
 @pytest.mark.parametrize(("image_size", "norm"), [(32, 3.0), (64, 6.0)])
-def test_training_pattern_has_the_norm_asked_for(image_size: int, norm: float) -> None:
+def test_training_pattern_has_the_requested_norm(image_size: int, norm: float) -> None:
     dataset = silhouettes(0, image_size=image_size, style_norm=3.0, noise=0, **SMALL)
     assert np.linalg.norm(style(named(dataset, "style_0"))) == pytest.approx(norm, rel=0.01)
 
 
-def test_test_images_differ_by_one_of_four_patterns_of_the_norm_asked_for() -> None:
+def test_test_images_differ_by_one_of_four_patterns_of_the_requested_norm() -> None:
     dataset = silhouettes(0, shifts=(0, 1), noise=0, **SMALL)
-    laid_over = pixels(named(dataset, "shift_1")) - pixels(named(dataset, "shift_0"))
+    patterns = pixels(named(dataset, "shift_1")) - pixels(named(dataset, "shift_0"))
     # The tolerance is for rounding to 256 levels: a pattern of norm 1 spans few of them, but is never clipped.
-    assert np.linalg.norm(laid_over.reshape(64, -1), axis=1) == pytest.approx(1, abs=0.05)
+    assert np.linalg.norm(patterns.reshape(64, -1), axis=1) == pytest.approx(1, abs=0.05)
     kinds: list[NDArray[np.float64]] = []
-    for pattern in laid_over:
+    for pattern in patterns:
         if all(np.linalg.norm(pattern - kind) > 0.3 for kind in kinds):
             kinds.append(pattern)
     assert len(kinds) == 4
@@ -126,12 +125,12 @@ def test_test_domains_are_paired() -> None:
     assert not torch.equal(start.images, end.images)
 
 
-def test_noise_is_of_the_strength_asked_for() -> None:
+def test_noise_has_the_requested_strength() -> None:
     clean, noisy = (named(silhouettes(0, noise=noise, **SMALL), "shift_0") for noise in (0, 0.05))
     assert (pixels(noisy) - pixels(clean)).std() == pytest.approx(0.05, rel=0.03)
 
 
-def test_mask_lies_on_the_object() -> None:
+def test_mask_covers_the_animal() -> None:
     domain = named(silhouettes(0, noise=0, **SMALL), "shift_0")
     assert domain.masks is not None
     contrast = np.abs(pixels(domain)[:, 0] - 0.5)
@@ -141,7 +140,7 @@ def test_mask_lies_on_the_object() -> None:
     assert 0.2 < brighter.mean() < 0.8
 
 
-def test_sizes_counts_and_roles_are_honoured() -> None:
+def test_sizes_counts_and_roles() -> None:
     dataset = silhouettes(0, image_size=24, num_domains=3, train_count=10, test_count=6, shifts=(0, 2.5))
     assert dataset.domain_names == ("style_0", "style_1", "style_2", "shift_0", "shift_2.5")
     assert [domain.role for domain in dataset.domains] == ["train"] * 3 + ["test"] * 2
@@ -167,9 +166,9 @@ def test_count_does_not_change_the_pattern() -> None:
     assert np.abs(style(named(few, "style_0")) - style(named(many, "style_0"))).max() < 0.005
 
 
-def test_area_and_box_do_not_tell_the_animals_apart() -> None:
-    poses = random_poses(np.random.default_rng(0), 400)
-    drawn = [draw_animals(np.full(400, label), poses, 32) for label in range(len(ANIMALS))]
+def test_area_and_bounding_box_do_not_predict_the_class() -> None:
+    poses = sample_poses(np.random.default_rng(0), 400)
+    drawn = [render_animals(np.full(400, label), poses, 32) for label in range(len(ANIMALS))]
     cow, camel = ((d.mean(), (d > 0.5).any(1).sum(1).mean(), (d > 0.5).any(2).sum(1).mean()) for d in drawn)
     assert cow == pytest.approx(camel, rel=0.02)
     overlap = (drawn[0] * drawn[1]).sum() / np.maximum(drawn[0], drawn[1]).sum()
@@ -177,14 +176,14 @@ def test_area_and_box_do_not_tell_the_animals_apart() -> None:
 
 
 @pytest.mark.parametrize("label", range(len(ANIMALS)))
-def test_animals_are_whole_wherever_they_stand(label: int) -> None:
-    poses = random_poses(np.random.default_rng(0), 200)
+def test_animals_are_not_cut_off(label: int) -> None:
+    poses = sample_poses(np.random.default_rng(0), 200)
     centred = replace(poses, x=np.full(200, 0.5), feet=np.full(200, 0.9))
-    placed_area, whole_area = (draw_animals(np.full(200, label), p, 48).sum(axis=(1, 2)) for p in (poses, centred))
+    placed_area, whole_area = (render_animals(np.full(200, label), p, 48).sum(axis=(1, 2)) for p in (poses, centred))
     assert placed_area == pytest.approx(whole_area, rel=0.005)
 
 
-def test_spurious_shares_are_as_asked_and_flipped() -> None:
+def test_spurious_fractions_are_as_requested() -> None:
     dataset = silhouettes_spurious(0, train_count=100, test_count=200, majority=0.9, noise=0)
     assert [(domain.name, domain.role) for domain in dataset.domains] == [
         ("grass", "train"),
@@ -195,13 +194,13 @@ def test_spurious_shares_are_as_asked_and_flipped() -> None:
     cows_on_grass = {"grass": 90, "flipped": 10, "balanced": 50}
     cows_in_desert = {"desert": 10, "flipped": 90, "balanced": 50}
     for domain in dataset.domains:
-        cow, grass = domain.labels.numpy() == 0, stands_on_grass(domain)
+        cow, grass = domain.labels.numpy() == 0, is_on_grass(domain)
         assert (cow & grass).sum() == cows_on_grass.get(domain.name, 0)
         assert (cow & ~grass).sum() == cows_in_desert.get(domain.name, 0)
         assert (grass.sum(), (~grass).sum()) == {"grass": (100, 0), "desert": (0, 100)}.get(domain.name, (100, 100))
 
 
-def test_spurious_animals_stand_out_from_their_ground() -> None:
+def test_spurious_animals_contrast_with_their_background() -> None:
     for domain in silhouettes_spurious(0, noise=0, **SMALL).domains:
         assert domain.masks is not None
         images, masks = pixels(domain), domain.masks.numpy()[:, None]
@@ -211,7 +210,7 @@ def test_spurious_animals_stand_out_from_their_ground() -> None:
         assert np.linalg.norm(animal - ground, axis=1).min() > 0.25
 
 
-def test_spurious_sizes_are_honoured_down_to_a_single_image() -> None:
+def test_spurious_sizes_down_to_a_single_image() -> None:
     dataset = silhouettes_spurious(0, image_size=16, train_count=3, test_count=1)
     assert [tuple(domain.images.shape) for domain in dataset.domains] == [(3, 3, 16, 16)] * 2 + [(1, 3, 16, 16)] * 2
 
@@ -219,24 +218,24 @@ def test_spurious_sizes_are_honoured_down_to_a_single_image() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seed": -1}, "seed must be 0 or more, not -1"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"image_size": 15}, "image_size must be at least 16"),
         ({"num_domains": 0}, "num_domains must be at least 1, not 0"),
         ({"train_count": 0}, "train_count must be at least 1, not 0"),
         ({"test_count": 0}, "test_count must be at least 1, not 0"),
-        ({"style_norm": -1.0}, "style_norm must be a finite number, 0 or more, not -1"),
-        ({"shifts": (0, -4)}, "every shift must be a finite number, 0 or more, not -4"),
-        ({"shifts": (4, 8, 4.0)}, "shifts must differ from one another, but are 4, 8, 4"),
-        ({"noise": -0.1}, "noise must be a finite number, 0 or more, not -0.1"),
-        ({"noise": float("nan")}, "noise must be a finite number"),
+        ({"style_norm": -1.0}, "style_norm must be finite and at least 0, not -1"),
+        ({"shifts": (0, -4)}, "every shift must be finite and at least 0, not -4"),
+        ({"shifts": (4, 8, 4.0)}, "shifts must be distinct, not 4, 8, 4"),
+        ({"noise": -0.1}, "noise must be finite and at least 0, not -0.1"),
+        ({"noise": float("nan")}, "noise must be finite"),
     ],
 )
-def test_silhouettes_refuses_what_it_cannot_draw(arguments: dict, message: str) -> None:
+def test_invalid_silhouettes_arguments_raise(arguments: dict, message: str) -> None:
     with pytest.raises(DomainwiseError, match=f"^{message}"):
         silhouettes(**arguments)
 
 
 @pytest.mark.parametrize("majority", [0.49, 1.0, float("nan")])
-def test_spurious_refuses_a_share_that_is_no_majority(majority: float) -> None:
+def test_invalid_majority_raises(majority: float) -> None:
     with pytest.raises(DomainwiseError, match=r"^majority must be at least"):
         silhouettes_spurious(majority=majority)

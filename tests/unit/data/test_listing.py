@@ -1,4 +1,4 @@
-"""Which files belong to a dataset: folders, CSV files, and NICO's split."""
+"""Listings of folders, CSV files and NICO's split."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,7 @@ import pytest
 from image_kinds import write_photos, write_tree
 from torchvision.datasets import ImageFolder
 
-from domainwise.data.datasets import list_nico
-from domainwise.data.image_files import IMAGE_SUFFIXES, list_csv, list_folder, list_images
+from domainwise.data.listing import IMAGE_SUFFIXES, list_csv, list_folder, list_images, list_nico
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -20,17 +19,14 @@ def touch(*files: Path) -> None:
         file.touch()
 
 
-def refused(call: object, *words: object) -> str:
+def error_message(call: object, *words: object) -> str:
     with pytest.raises(DomainwiseError) as error:
         call(*words)  # type: ignore[operator]
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-# Folders.
-
-
-def test_the_order_in_each_domain_is_that_of_image_folder(tmp_path: Path) -> None:
+def test_files_are_in_the_order_of_image_folder(tmp_path: Path) -> None:
     names = ["b.jpg", "a.JPG", "10.png", "9.png", "ä b.jpeg", "Z.bmp", "x.y.webp", "[1].tif", "_.ppm"]
     places = ["dog", "dog/sub", "dog/sub/deeper", "dog/sub-2", "dog/sub 1", "Cat", "cat", "giraffe & co"]
     for domain in ("photo", "Art"):
@@ -46,33 +42,34 @@ def test_the_order_in_each_domain_is_that_of_image_folder(tmp_path: Path) -> Non
         assert len(domain.files) == len(names) * len(places)
 
 
-def test_a_class_that_a_domain_lacks_keeps_its_label_everywhere(tmp_path: Path) -> None:
+def test_missing_class_does_not_shift_other_labels(tmp_path: Path) -> None:
     write_tree(tmp_path / "pets", {"day": {"cat": 2, "dog": 1}, "night": {"ant": 1, "dog": 3}})
     listing = list_folder(tmp_path / "pets")
     assert listing.name == "pets"
     assert listing.classes == ("ant", "cat", "dog")
     assert [domain.labels for domain in listing.domains] == [(1, 1, 2), (0, 2, 2, 2)]
-    assert listing.counts() == [[0, 2, 1], [1, 0, 3]]
-    assert listing.gaps() == [
+    assert listing.count_images() == [[0, 2, 1], [1, 0, 3]]
+    assert listing.describe_missing_classes() == [
         "domain 'day' of pets has no image of class 'ant'",
         "domain 'night' of pets has no image of class 'cat'",
     ]
     assert [domain.role for domain in listing.domains] == [None, None]
 
 
-def test_a_whole_dataset_has_no_gaps(tmp_path: Path) -> None:
-    assert list_folder(write_tree(tmp_path, {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 1}})).gaps() == []
+def test_complete_dataset_has_no_missing_classes(tmp_path: Path) -> None:
+    assert (
+        list_folder(write_tree(tmp_path, {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 1}})).describe_missing_classes()
+        == []
+    )
 
 
-def test_a_folder_is_named_after_itself_even_where_it_is_the_current_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_has_the_name_of_its_folder_or_the_given_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_tree(tmp_path / "my images", {"a": {"x": 1}}))
     assert list_folder(Path(".")).name == "my images"
     assert list_folder(Path("."), "pacs").name == "pacs"
 
 
-def test_hidden_folders_and_other_files_are_left_alone(tmp_path: Path) -> None:
+def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
     wanted = tmp_path / "day" / "cat" / "1.jpg"
     touch(wanted)
     touch(
@@ -87,14 +84,14 @@ def test_hidden_folders_and_other_files_are_left_alone(tmp_path: Path) -> None:
     assert [(domain.name, domain.files) for domain in listing.domains] == [("day", (wanted,))]
 
 
-def test_every_suffix_counts_in_capitals_too(tmp_path: Path) -> None:
+def test_suffixes_are_case_insensitive(tmp_path: Path) -> None:
     touch(*(tmp_path / "a" / "x" / f"1{suffix}" for suffix in IMAGE_SUFFIXES))
     touch(*(tmp_path / "a" / "x" / f"2{suffix.upper()}" for suffix in IMAGE_SUFFIXES))
     assert len(list_folder(tmp_path).domains[0].files) == 2 * len(IMAGE_SUFFIXES)
 
 
 @pytest.mark.parametrize("link", ["root/a", "root/a/x", "root/a/x/below"])
-def test_linked_folders_are_followed_wherever_they_are(tmp_path: Path, link: str) -> None:
+def test_symlinked_folders_are_followed(tmp_path: Path, link: str) -> None:
     write_photos(tmp_path / "elsewhere" / "x" / "below", 2)
     (tmp_path / link).parent.mkdir(parents=True)
     (tmp_path / link).symlink_to(tmp_path / "elsewhere" / Path(link).relative_to("root/a"))
@@ -103,38 +100,38 @@ def test_linked_folders_are_followed_wherever_they_are(tmp_path: Path, link: str
     assert domain.files == (below / "000.png", below / "001.png")
 
 
-def test_an_empty_domain_is_named(tmp_path: Path) -> None:
+def test_empty_domain_raises(tmp_path: Path) -> None:
     write_tree(tmp_path, {"day": {"cat": 1}})
     (tmp_path / "night" / "cat").mkdir(parents=True)
-    said = refused(list_folder, tmp_path)
-    assert said == f"domain 'night' has no images in {tmp_path / 'night'}: move it away, or fill it"
+    said = error_message(list_folder, tmp_path)
+    assert said == f"domain 'night' has no images in {tmp_path / 'night'}: remove the folder or fill it"
 
 
-def test_images_directly_in_a_domain_are_explained(tmp_path: Path) -> None:
+def test_images_without_class_folder_raise(tmp_path: Path) -> None:
     write_tree(tmp_path, {"day": {"cat": 1}})
     touch(tmp_path / "night" / "1.JPG")
-    said = refused(list_folder, tmp_path)
+    said = error_message(list_folder, tmp_path)
     assert "domain 'night'" in said
-    assert "its images lie in no class folder; images are expected at root/domain/class/image" in said
+    assert "its images are not in class folders; images are expected at root/domain/class/image" in said
 
 
-def test_a_root_of_class_folders_is_explained(tmp_path: Path) -> None:
+def test_class_folders_without_domain_raise(tmp_path: Path) -> None:
     touch(tmp_path / "cat" / "1.jpg", tmp_path / "dog" / "1.jpg")
-    said = refused(list_folder, tmp_path)
-    assert said == f"there are no images in {tmp_path}: images are expected at root/domain/class/image"
+    said = error_message(list_folder, tmp_path)
+    assert said == f"no images found in {tmp_path}: images are expected at root/domain/class/image"
 
 
-def test_an_empty_root_is_refused(tmp_path: Path) -> None:
-    assert refused(list_folder, tmp_path).startswith(f"there are no images in {tmp_path}: ")
+def test_empty_folder_raises(tmp_path: Path) -> None:
+    assert error_message(list_folder, tmp_path).startswith(f"no images found in {tmp_path}: ")
 
 
-def test_a_missing_root_is_refused(tmp_path: Path) -> None:
+def test_missing_folder_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no such"
-    assert refused(list_folder, missing) == f"the folder {missing} cannot be read: No such file or directory"
-    assert refused(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert error_message(list_folder, missing) == f"folder {missing} could not be read: No such file or directory"
+    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
 
 
-def test_a_folder_that_cannot_be_walked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path, {"a": {"x": 1}})
     scan = os.scandir
 
@@ -144,10 +141,7 @@ def test_a_folder_that_cannot_be_walked_is_refused(tmp_path: Path, monkeypatch: 
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert refused(list_folder, tmp_path) == f"the folder {tmp_path / 'a' / 'x'} cannot be read: Permission denied"
-
-
-# CSV files.
+    assert error_message(list_folder, tmp_path) == f"folder {tmp_path / 'a' / 'x'} could not be read: Permission denied"
 
 
 def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -156,7 +150,7 @@ def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
     return file
 
 
-def test_rows_of_a_csv_file_are_numbered_by_the_order_of_their_names(tmp_path: Path) -> None:
+def test_csv_classes_and_domains_are_sorted_by_name(tmp_path: Path) -> None:
     elsewhere = tmp_path / "else where" / "4.png"
     file = write_csv(
         tmp_path,
@@ -172,7 +166,7 @@ def test_rows_of_a_csv_file_are_numbered_by_the_order_of_their_names(tmp_path: P
     assert list_images(str(file)) == listing
 
 
-def test_bom_spaces_other_columns_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
+def test_csv_ignores_bom_spaces_other_columns_and_blank_lines(tmp_path: Path) -> None:
     plain = list_csv(write_csv(tmp_path, 'path,label,domain\n"a, b.png",cat,day\nc.png,dog,day\n'))
     text = 'domain , note, path,label\r\n day, x, "a, b.png" ,cat \r\n\r\nday,, c.png, dog\r\n'
     assert list_csv(write_csv(tmp_path, text, "utf-8-sig")) == plain
@@ -180,49 +174,49 @@ def test_bom_spaces_other_columns_and_blank_lines_do_not_matter(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("column", ["path", "label", "domain"])
-def test_a_column_that_is_missing_is_named(tmp_path: Path, column: str) -> None:
+def test_missing_csv_column_raises(tmp_path: Path, column: str) -> None:
     head = ",".join(name for name in ("path", "label", "domain") if name != column)
     file = write_csv(tmp_path, f"{head}\na,b\n")
-    assert refused(list_csv, file) == f"{file} has no column '{column}'; its first line names path,label,domain"
+    assert (
+        error_message(list_csv, file) == f"{file} has no column '{column}'; the first line must name path,label,domain"
+    )
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
     [("1.png,,day", "label"), ("1.png,cat", "domain"), (",cat,day", "path"), ("1.png,  ,day", "label")],
 )
-def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, row: str, column: str) -> None:
+def test_empty_csv_cell_raises_with_its_line(tmp_path: Path, row: str, column: str) -> None:
     file = write_csv(tmp_path, f"path,label,domain\n0.png,cat,day\n\n{row}\n2.png,cat,day\n")
-    assert refused(list_csv, file) == f"{file} has no {column} in line 4"
+    assert error_message(list_csv, file) == f"{file} has no {column} in line 4"
 
 
-def test_an_empty_file_and_one_with_only_a_head_are_refused(tmp_path: Path) -> None:
-    assert "has no column 'path'" in refused(list_csv, write_csv(tmp_path, ""))
-    assert refused(list_csv, write_csv(tmp_path, "path,label,domain\n")).endswith("table.csv lists no images")
+def test_csv_without_rows_raises(tmp_path: Path) -> None:
+    assert "has no column 'path'" in error_message(list_csv, write_csv(tmp_path, ""))
+    assert error_message(list_csv, write_csv(tmp_path, "path,label,domain\n")).endswith("table.csv lists no images")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path, encoding: str) -> None:
+def test_csv_that_is_not_utf8_raises(tmp_path: Path, encoding: str) -> None:
     file = write_csv(tmp_path, "path,label,domain\nhäuser.png,Haus,Tag\n", encoding)
-    assert refused(list_csv, file).startswith(f"{file} cannot be read: 'utf-8' codec can't decode")
+    assert error_message(list_csv, file).startswith(f"{file} could not be read: 'utf-8' codec can't decode")
 
 
-def test_names_beyond_ascii_are_read(tmp_path: Path) -> None:
+def test_csv_may_have_non_ascii_names(tmp_path: Path) -> None:
     listing = list_csv(write_csv(tmp_path, "path,label,domain\nhäuser.png,Häuser,東京\n"))
     assert (listing.classes, listing.domains[0].name) == (("Häuser",), "東京")
 
 
-def test_a_missing_csv_file_is_refused(tmp_path: Path) -> None:
+def test_missing_csv_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no.csv"
-    assert refused(list_csv, missing).startswith(f"{missing} cannot be read: ")
-    assert refused(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert error_message(list_csv, missing).startswith(f"{missing} could not be read: ")
+    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
 
 
-def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+def test_other_file_types_raise(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
-    assert "neither a folder of images nor a CSV file" in refused(list_images, tmp_path / "images.zip")
+    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / "images.zip")
 
-
-# NICO.
 
 SPLIT = {
     "train1": "bear\\on_snow\\1.jpg,bear,on_snow,animal\ncar\\on_road\\2.jpg,car,on_road,vehicle\n",
@@ -241,7 +235,7 @@ def write_split(root: Path, **changed: str) -> Path:
 
 
 @pytest.mark.parametrize("places", [("", ""), ("animal", "vehicle"), ("animal/images", "vehicle/images")])
-def test_nico_has_the_domains_and_roles_of_its_split(tmp_path: Path, places: tuple[str, str]) -> None:
+def test_nico_domains_and_roles_follow_the_split(tmp_path: Path, places: tuple[str, str]) -> None:
     root = write_split(tmp_path)
     animals, vehicles = (root / place for place in places)
     (animals / "bear").mkdir(parents=True)
@@ -265,47 +259,47 @@ def test_nico_has_the_domains_and_roles_of_its_split(tmp_path: Path, places: tup
         *(",bear,on_snow,animal", "/etc/9.jpg,bear,on_snow,animal", "\\9.jpg,bear,on_snow,animal"),
     ],
 )
-def test_a_damaged_row_of_nico_is_named_with_its_line(tmp_path: Path, row: str) -> None:
+def test_damaged_nico_row_raises_with_its_line(tmp_path: Path, row: str) -> None:
     root = write_split(tmp_path, val=f"{SPLIT['val']}{row}\n")
     (root / "bear").mkdir()
     file = root / "mixed_split_corrected" / "env_val.csv"
-    assert refused(list_nico, root) == f"{file} is damaged at line 2: path,class,context,superclass expected"
+    assert error_message(list_nico, root) == f"{file} is damaged at line 2: expected path,class,context,superclass"
 
 
-def test_an_empty_list_of_nico_is_refused(tmp_path: Path) -> None:
+def test_empty_nico_list_raises(tmp_path: Path) -> None:
     root = write_split(tmp_path, train1="", train2="", val="", test="")
-    assert refused(list_nico, root).endswith("env_train1.csv lists no images")
+    assert error_message(list_nico, root).endswith("env_train1.csv lists no images")
 
 
-def test_a_missing_or_unreadable_list_of_nico_is_named(tmp_path: Path) -> None:
+def test_missing_or_unreadable_nico_list_raises(tmp_path: Path) -> None:
     root = write_split(tmp_path)
     file = root / "mixed_split_corrected" / "env_test.csv"
     file.write_bytes("ä".encode("latin-1"))
-    assert refused(list_nico, root).startswith(f"{file} cannot be read: ")
+    assert error_message(list_nico, root).startswith(f"{file} could not be read: ")
     file.unlink()
-    assert refused(list_nico, root).startswith(f"{file} cannot be read: ")
+    assert error_message(list_nico, root).startswith(f"{file} could not be read: ")
 
 
-def test_nico_without_its_images_says_where_they_belong(tmp_path: Path) -> None:
+def test_nico_without_images_raises(tmp_path: Path) -> None:
     (tmp_path / "bear").mkdir()
-    said = refused(list_nico, write_split(tmp_path))
-    assert f"{tmp_path} has the split but not the images of nico" in said
+    said = error_message(list_nico, write_split(tmp_path))
+    assert f"{tmp_path} has the split of nico but no images" in said
     assert "folders car, ..." in said
     assert "`domainwise data prepare nico`" in said
 
 
 @pytest.mark.skipif(
     not (REAL_DATA / "NICO" / "mixed_split_corrected").is_dir(),
-    reason=f"NICO's split is not at {REAL_DATA}; set DOMAINWISE_DATA",
+    reason=f"NICO's split not found at {REAL_DATA}; set DOMAINWISE_DATA",
 )
-def test_the_real_split_of_nico_has_the_published_counts(tmp_path: Path) -> None:
+def test_real_nico_split_has_the_published_counts(tmp_path: Path) -> None:
     (tmp_path / "mixed_split_corrected").symlink_to(REAL_DATA / "NICO" / "mixed_split_corrected")
     (tmp_path / "bear").mkdir()
     (tmp_path / "bicycle").mkdir()
     listing = list_nico(tmp_path)
     assert [len(domain.files) for domain in listing.domains] == [1640, 1640, 400, 400]
     assert [domain.role for domain in listing.domains] == ["train", "train", "validation", "test"]
-    assert listing.gaps() == []
+    assert listing.describe_missing_classes() == []
     files = [file for domain in listing.domains for file in domain.files]
     assert len(set(files)) == len(files)
     assert {len(file.relative_to(tmp_path).parts) for file in files} == {3}

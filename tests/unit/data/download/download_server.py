@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that can be as unhelpful as those of datasets, and processes that use it."""
+"""A local HTTP server that can misbehave like those of datasets, and processes that use it."""
 
 import re
 import subprocess
@@ -9,18 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-
-import domainwise
-
-# The download code does not need torch, and a process without it starts in no time.
-_LIGHT_PACKAGE = f"""
-import sys, types
-for name, folder in (("domainwise", ""), ("domainwise.data", "/data")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [{str(Path(domainwise.__file__).parent)!r} + folder]
-"""
 
 
 @dataclass
@@ -33,18 +22,18 @@ class Served:
     takes_ranges: bool = True
     takes_if_range: bool = True
     says_length: bool = True
-    # How far from the asked place a part starts.
+    # Offset of a part's first byte from the requested one.
     misses_by: int = 0
     says_total: bool = True
-    # Bytes of the answer's body after which the connection is closed, or held until `go_on` is set.
+    # Number of bytes after which the connection is closed, or held until `go_on` is set.
     cut_after: int | None = None
     hold_after: int | None = None
     go_on: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
-class Asked:
-    """A request that came, and how many bytes of body went out for it."""
+class Received:
+    """A request, and the number of bytes sent in response."""
 
     path: str
     byte_range: str | None
@@ -56,7 +45,7 @@ class Asked:
 class FileServer:
     def __init__(self) -> None:
         self.files: dict[str, Served] = {}
-        self.asked: list[Asked] = []
+        self.requests: list[Received] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
@@ -76,12 +65,12 @@ class FileServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                asked = Asked(self.path, self.headers["Range"], self.headers["If-Range"])
-                server.asked.append(asked)
+                request = Received(self.path, self.headers["Range"], self.headers["If-Range"])
+                server.requests.append(request)
                 try:
-                    server.answer(self, asked)
+                    server.answer(self, request)
                 except (BrokenPipeError, ConnectionResetError):
-                    # The client was killed, which is what some tests do.
+                    # Some tests kill the client.
                     self.close_connection = True
 
             def log_message(self, format: str, *args: Any) -> None:
@@ -89,45 +78,45 @@ class FileServer:
 
         return Handler
 
-    def answer(self, handler: BaseHTTPRequestHandler, asked: Asked) -> None:
-        served = self.files.get(asked.path.lstrip("/")) or Served(b"not here", {}, status=404)
-        start = self._start(served, asked)
+    def answer(self, handler: BaseHTTPRequestHandler, request: Received) -> None:
+        served = self.files.get(request.path.lstrip("/")) or Served(b"not here", {}, status=404)
+        start = self._start(served, request)
         total = len(served.body)
-        asked.status = served.status
+        request.status = served.status
         if start is not None and served.status == 200:
-            asked.status = 206 if start < total else 416
-        body = b"" if asked.status == 416 else served.body[start or 0 :]
-        handler.send_response(asked.status)
+            request.status = 206 if start < total else 416
+        body = b"" if request.status == 416 else served.body[start or 0 :]
+        handler.send_response(request.status)
         for name, value in served.headers.items():
             handler.send_header(name, value)
-        if asked.status == 206:
+        if request.status == 206:
             handler.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
-        if asked.status == 416 and served.says_total:
+        if request.status == 416 and served.says_total:
             handler.send_header("Content-Range", f"bytes */{total}")
         if served.says_length:
             handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        self._send(handler, served, asked, body)
+        self._send(handler, served, request, body)
 
-    def _start(self, served: Served, asked: Asked) -> int | None:
-        found = re.fullmatch(r"bytes=(\d+)-", asked.byte_range or "")
+    def _start(self, served: Served, request: Received) -> int | None:
+        found = re.fullmatch(r"bytes=(\d+)-", request.byte_range or "")
         if not found or not served.takes_ranges:
             return None
-        if served.takes_if_range and asked.if_range not in served.headers.values():
+        if served.takes_if_range and request.if_range not in served.headers.values():
             return None
         return int(found[1]) + served.misses_by
 
-    def _send(self, handler: BaseHTTPRequestHandler, served: Served, asked: Asked, body: bytes) -> None:
+    def _send(self, handler: BaseHTTPRequestHandler, served: Served, request: Received, body: bytes) -> None:
         for place in range(0, len(body), 1000):
-            if served.hold_after is not None and asked.sent >= served.hold_after:
+            if served.hold_after is not None and request.sent >= served.hold_after:
                 served.go_on.wait(20)
             piece = body[place : place + 1000]
             if served.cut_after is not None:
-                piece = piece[: served.cut_after - asked.sent]
+                piece = piece[: served.cut_after - request.sent]
                 if not piece:
                     return
             handler.wfile.write(piece)
-            asked.sent += len(piece)
+            request.sent += len(piece)
 
 
 @contextmanager
@@ -141,9 +130,9 @@ def file_server() -> Iterator[FileServer]:
 
 @contextmanager
 def python_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs `code`, with `arguments` in sys.argv; it does not outlive the block."""
+    """A process that runs `code`, with `arguments` in sys.argv; it is killed at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _LIGHT_PACKAGE + code, *arguments],
+        [sys.executable, "-c", "import sys\n" + code, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -158,5 +147,5 @@ def python_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.005)

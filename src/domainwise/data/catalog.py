@@ -1,0 +1,51 @@
+"""Names, descriptions and locations of the datasets; imports no torch, so that they can be listed quickly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise.data.download.sources import SOURCES
+from domainwise.data.paths import data_folder
+
+# In the order of `domainwise.data.DATASETS`, which has the builders.
+DESCRIPTIONS: Mapping[str, str] = {
+    "silhouettes": "Cows and camels on gray under patterns not seen in training.",
+    "silhouettes_spurious": "Cows on grass, camels in the desert; reversed in the test domain.",
+    "colored_mnist": "Digits 0 to 4 against 5 to 9, in a misleading colour.",
+    "rotated_mnist": "Digits rotated by 0 to 75 degrees.",
+    "pacs": "7 classes in photos, art, cartoons and sketches; 9,991 images.",
+    "office_home": "65 classes of office and household objects in 4 styles; 15,588 images.",
+    "vlcs": "5 classes from 4 older photo datasets; 10,729 images.",
+    "terra_incognita": "10 animal classes from 4 camera traps; 24,788 images.",
+    "domainnet": "345 classes in 6 styles; 586,575 images.",
+    "nico": "Animals or vehicles in misleading contexts, OoD-Bench's split; 4,080 images.",
+}
+
+
+@dataclass(frozen=True)
+class DatasetStatus:
+    """Whether a dataset is available, and where.
+
+    Args:
+        folder: where its files are or would be; None for synthetic data, which needs none.
+        megabytes: approximate size of the download, if it can be downloaded.
+    """
+
+    name: str
+    description: str
+    is_available: bool
+    folder: Path | None = None
+    megabytes: int | None = None
+
+
+def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
+    """List all named datasets and whether they are in the data folder."""
+    statuses = []
+    for name, description in DESCRIPTIONS.items():
+        if name not in SOURCES:
+            statuses.append(DatasetStatus(name, description, is_available=True))
+            continue
+        source = SOURCES[name]
+        folder = data_folder(data_dir) / source.folder
+        statuses.append(DatasetStatus(name, description, folder.is_dir(), folder, source.megabytes))
+    return statuses
