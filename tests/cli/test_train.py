@@ -58,7 +58,7 @@ def test_a_second_call_changes_nothing(domainwise: Cli, tmp_path: Path) -> None:
     assert digest(tmp_path / "run") == before
 
 
-def test_accuracy_in_the_records_is_that_of_the_saved_model(domainwise: Cli, tmp_path: Path) -> None:
+def test_recorded_accuracy_is_that_of_the_saved_model(domainwise: Cli, tmp_path: Path) -> None:
     domainwise("train", *SMALL, "--algorithm", "erm", "--evaluate", "all", "-o", tmp_path / "run")
     last = json.loads((tmp_path / "run" / "records.jsonl").read_text().splitlines()[-1])
     model = load_model(tmp_path / "run", "last")
@@ -73,21 +73,21 @@ def test_accuracy_in_the_records_is_that_of_the_saved_model(domainwise: Cli, tmp
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_rank_above_the_image_size_is_allowed_with_a_note(domainwise: Cli, tmp_path: Path) -> None:
+def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
     assert outcome.code == 0
     assert outcome.err.startswith("note: rank 40 is above the image size 32 x 32")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
         (["--dataset", "silouettes"], "unknown dataset 'silouettes'; did you mean 'silhouettes'?"),
         (["--algorithm", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
         (["--network", "small_cn"], "did you mean 'small_cnn'?"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
         (["-H", "epsilon=big"], "hyperparameter epsilon must be a number, not 'big'"),
-        (["-H", "epsilon"], "--hparam takes name=value, not 'epsilon'"),
+        (["-H", "epsilon"], "--hparam expects name=value, not 'epsilon'"),
         (["-H", "epsilon=-1"], "epsilon must be a number of at least 0, not -1.0"),
         (["-H", "clean_weight=-1"], "clean_weight must be at least 0, not -1.0"),
         (["--algorithm", "irm", "-H", "penalty_weight=-1"], "penalty_weight must be at least 0, not -1.0"),
@@ -99,70 +99,70 @@ def test_a_rank_above_the_image_size_is_allowed_with_a_note(domainwise: Cli, tmp
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
         (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),
         (["--dataset-option", "image_size=4"], "image_size must be at least 16"),
-        (["--dataset-option", "image_size=wide"], "cannot be made"),
+        (["--dataset-option", "image_size=wide"], "could not be built"),
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (["--train-domain", "shift_0"], "domain 'shift_0' of silhouettes has the fixed role test, not train"),
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, not 0"),
-        (["--dropout", "1"], "dropout must be at least 0 and below 1"),
-        (["--dataset", "no_such_package:data"], "cannot be imported"),
-        (["--batch-size", "49"], "domain 'style_0' has 48 images to train on, fewer than a batch of 49"),
+        (["--steps", "0"], "steps must be an integer of at least 1, not 0"),
+        (["--dropout", "1"], "dropout must be a number of at least 0 and below 1, not 1.0"),
+        (["--dataset", "no_such_package:data"], "could not import dataset 'no_such_package:data'"),
+        (["--batch-size", "49"], "domain 'style_0' has only 48 training images for a batch size of 49"),
         (["--trial-seed", "-1"], "seed must be at least 0"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, words: list[str], said: str) -> None:
-    outcome = domainwise("train", *SMALL, "-o", tmp_path / "run", *words)
+def test_bad_input_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, args: list[str], message: str) -> None:
+    outcome = domainwise("train", *SMALL, "-o", tmp_path / "run", *args)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1
     assert not (tmp_path / "run" / "records.jsonl").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("empty", "domain 'hollow' of dataset 'bad' is empty"),
         ("mislabelled", "domain 'odd' of dataset 'bad' has labels from 2 to 2; expected 0 to 1"),
-        ("uneven", "domain 'scant' has 10 images to train on, fewer than a batch of 32"),
+        ("uneven", "domain 'scant' has only 10 training images for a batch size of 32"),
     ],
 )
-def test_bad_data_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, name: str, said: str) -> None:
+def test_bad_data_is_one_line_and_exit_code_2(domainwise: Cli, tmp_path: Path, name: str, message: str) -> None:
     outcome = domainwise("train", "--dataset", f"bad_data:{name}", "-o", tmp_path / "run")
     assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {said}")
+    assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
 
 
-def test_another_runs_folder_is_left_alone(domainwise: Cli, tmp_path: Path) -> None:
+def test_folder_of_a_different_run_is_not_touched(domainwise: Cli, tmp_path: Path) -> None:
     domainwise("train", *SMALL, "-H", "epsilon=0.25", "-o", tmp_path / "run")
     before = digest(tmp_path / "run")
     outcome = domainwise("train", *SMALL, "-H", "epsilon=0.75", "-o", tmp_path / "run")
     assert outcome.code == 2
-    assert "holds another run: its hparams" in outcome.err
+    assert "contains a different run: hparams.epsilon is 0.25 there and 0.75 here" in outcome.err
     assert digest(tmp_path / "run") == before
 
 
-def test_a_folder_of_other_files_is_left_alone(domainwise: Cli, tmp_path: Path) -> None:
+def test_folder_of_other_files_is_not_touched(domainwise: Cli, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     outcome = domainwise("train", *SMALL, "-o", tmp_path)
     assert outcome.code == 2
-    assert "holds files but no run (thesis.tex ...)" in outcome.err
+    assert "contains files that are not a run (thesis.tex ...)" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize(
-    ("file", "cut", "said"),
+    ("file", "cut", "message"),
     [
-        ("records.jsonl", 40, "records.jsonl has 2 records, the checkpoint beside it 3"),
-        ("records.jsonl", 1, "records.jsonl has 2 records, the checkpoint beside it 3"),
-        ("records.jsonl", 900, "the checkpoint beside it 3"),
-        ("checkpoint.pt", 1000, "checkpoint.pt is damaged or cut off"),
+        ("records.jsonl", 40, "records.jsonl has 2 records, but the checkpoint counts 3"),
+        ("records.jsonl", 1, "records.jsonl has 2 records, but the checkpoint counts 3"),
+        ("records.jsonl", 900, "but the checkpoint counts 3"),
+        ("checkpoint.pt", 1000, "checkpoint.pt is damaged or incomplete"),
         ("config.json", 10, "config.json is damaged"),
     ],
 )
-def test_a_cut_off_file_is_reported_and_nothing_is_lost(
-    domainwise: Cli, tmp_path: Path, file: str, cut: int, said: str
+def test_truncated_file_is_reported_and_nothing_is_lost(
+    domainwise: Cli, tmp_path: Path, file: str, cut: int, message: str
 ) -> None:
     run = tmp_path / "run"
     domainwise("train", *SMALL, "-o", run)
@@ -172,12 +172,12 @@ def test_a_cut_off_file_is_reported_and_nothing_is_lost(
     before = digest(run)
     outcome = domainwise("train", *SMALL, "-o", run)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
     assert digest(run) == before
 
 
-def test_a_damaged_record_before_the_last_is_reported(domainwise: Cli, tmp_path: Path) -> None:
+def test_damaged_record_before_the_last_is_reported(domainwise: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     domainwise("train", *SMALL, "-o", run)
     lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
@@ -190,14 +190,12 @@ def test_a_damaged_record_before_the_last_is_reported(domainwise: Cli, tmp_path:
     assert digest(run) == before
 
 
-@pytest.mark.parametrize("cut", ["half a line", "a line", "all"])
-def test_a_run_that_is_done_but_lost_its_last_record_is_not_taken_for_complete(
-    domainwise: Cli, tmp_path: Path, cut: str
-) -> None:
+@pytest.mark.parametrize("cut", ["part of a line", "a line", "all"])
+def test_done_run_without_its_last_record_is_not_complete(domainwise: Cli, tmp_path: Path, cut: str) -> None:
     run = tmp_path / "run"
     domainwise("train", *SMALL, "-o", run)
     lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
-    kept = {"half a line": (*lines[:2], lines[2][:-1]), "a line": lines[:2], "all": ()}[cut]
+    kept = {"part of a line": (*lines[:2], lines[2][:-1]), "a line": lines[:2], "all": ()}[cut]
     (run / "records.jsonl").write_text("".join(kept))
     before = digest(run)
     outcome = domainwise("train", *SMALL, "-o", run)
@@ -208,7 +206,7 @@ def test_a_run_that_is_done_but_lost_its_last_record_is_not_taken_for_complete(
     assert digest(run) == before
 
 
-def test_a_half_written_record_that_no_checkpoint_counts_does_no_harm(domainwise: Cli, tmp_path: Path) -> None:
+def test_incomplete_record_newer_than_the_checkpoint_is_harmless(domainwise: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     domainwise("train", *SMALL, "-o", run)
     whole = (run / "records.jsonl").read_text()
@@ -221,7 +219,7 @@ def test_a_half_written_record_that_no_checkpoint_counts_does_no_harm(domainwise
     ]
 
 
-def test_records_that_the_checkpoint_counts_but_are_gone(domainwise: Cli, tmp_path: Path) -> None:
+def test_records_missing_before_the_checkpoint_are_reported(domainwise: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     domainwise("train", *SMALL, "-o", run)
     (run / "done").unlink()
@@ -229,12 +227,12 @@ def test_records_that_the_checkpoint_counts_but_are_gone(domainwise: Cli, tmp_pa
     (run / "records.jsonl").write_text("".join(lines[:1]))
     outcome = domainwise("train", *SMALL, "-o", run)
     assert outcome.code == 2
-    assert "has 1 records, the checkpoint beside it 3" in outcome.err
+    assert "has 1 records, but the checkpoint counts 3" in outcome.err
 
 
-def test_bf16_is_tried_in_another_process_first(domainwise: Cli, tmp_path: Path) -> None:
+def test_bf16_is_tested_in_a_child_process_first(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--precision", "bf16", "-o", tmp_path / "run")
-    assert outcome.code == 0 or "precision 'bf16' ends the process on this CPU" in outcome.err
+    assert outcome.code == 0 or "precision 'bf16' crashes on this CPU" in outcome.err
 
 
 def test_help_has_examples(domainwise: Cli) -> None:

@@ -114,12 +114,12 @@ class RunFolder:
             write_atomic(self.config_file, json.dumps(config, indent=2).encode())
         stored = self.read_config()
         for part in ("config", "data"):
-            for name, value in config[part].items():
-                if stored[part].get(name) != value:
-                    raise DomainwiseError(
-                        f"{self.path} contains a different run: {name} is {_abbreviate(stored[part].get(name))} there "
-                        f"and {_abbreviate(value)} here; choose another --output, or delete that folder"
-                    )
+            if difference := _find_difference(stored[part], config[part]):
+                name, old, new = difference
+                raise DomainwiseError(
+                    f"{self.path} contains a different run: {name} is {_abbreviate(old)} there and "
+                    f"{_abbreviate(new)} here; choose another --output, or delete that folder"
+                )
         for folder in (self.path, self.perturbations):
             remove_partial_files(folder)
 
@@ -307,6 +307,18 @@ def _read_tensors(file: Path) -> "dict[str, Tensor]":
         return safetensors.torch.load_file(file)
     except safetensors.SafetensorError as error:
         raise DomainwiseError(f"{file} is damaged and could not be read: {error}") from error
+
+
+def _find_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return the first name whose values differ, like `hparams.epsilon`, and both values."""
+    for name, value in wanted.items():
+        old = stored.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if difference := _find_difference(old, {**dict.fromkeys(old), **value}):
+                return f"{name}.{difference[0]}", *difference[1:]
+        elif old != value:
+            return name, old, value
+    return None
 
 
 def _abbreviate(value: object, limit: int = 60) -> str:

@@ -100,13 +100,13 @@ def test_keeping_them_is_not_part_of_what_the_run_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["erm", "at"])
-def test_a_method_without_one_says_so(algorithm: str, tmp_path: Path) -> None:
+def test_method_without_a_perturbation_warns(algorithm: str, tmp_path: Path) -> None:
     hparams = {} if algorithm == "erm" else {"hparams": {"epsilon": 0.5}}
     asked = RunConfig(
         algorithm=algorithm, steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "run",
         device="cpu", keep_perturbations=True, **hparams,
     )  # fmt: skip
-    with pytest.warns(UserWarning, match=f"{algorithm} has no perturbation that lives on"):
+    with pytest.warns(UserWarning, match=f"{algorithm} has no perturbation that persists"):
         train(asked)
     assert not (tmp_path / "run" / "perturbations").exists()
 

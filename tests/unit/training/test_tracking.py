@@ -11,7 +11,7 @@ import pytest
 from domainwise import RunConfig, train
 from domainwise.errors import DomainwiseError
 from domainwise.training import RunInterrupted, RunResult
-from domainwise.training.tracking import scalars
+from domainwise.training.tracking import flatten_record
 
 STEPS = [0, 2, 4]
 
@@ -44,8 +44,8 @@ def stopped_and_resumed(config: RunConfig) -> RunResult:
 def expected(result: RunResult) -> dict[str, list[tuple[int, float]]]:
     """Every series as it must be plotted, by name."""
     return {
-        name: [(record["step"], scalars(record)[name]) for record in result.records]
-        for name in scalars(result.records[0])
+        name: [(record["step"], flatten_record(record)[name]) for record in result.records]
+        for name in flatten_record(result.records[0])
     }
 
 
@@ -60,7 +60,7 @@ def test_what_is_plotted_of_a_record() -> None:
         "perturbation": {"norm": [0.3, 0.4], "singular_values": [[1.0], [2.0]]},
         "hparams": {"lr": 1e-3},
     }
-    assert scalars(record) == {
+    assert flatten_record(record) == {
         "accuracy/+90%/holdout": 0.5,
         "accuracy/c/main": 0.25,
         "accuracy/c/holdout": 0.75,
@@ -84,7 +84,7 @@ def test_a_package_that_is_not_here_is_named_before_anything_is_done(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(DomainwiseError, match=rf"^logger '{name}' needs .*: pip install 'domainwise\[{name}\]'$"):
+    with pytest.raises(DomainwiseError, match=rf"^logger '{name}' requires .*: pip install 'domainwise\[{name}\]'$"):
         train(config(tmp_path, logger=name))
     assert not (tmp_path / "run").exists()
 
@@ -129,13 +129,13 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_mlflow_takes_signs_it_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is an optional dependency")
-    from domainwise.training.tracking import tracked
+    from domainwise.training.tracking import track_run
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     record = {"step": 7, "accuracy": {"+90%": {"main": 0.5}}, "loss": 1.0, "seconds_per_step": 1.0}
-    with tracked(config(tmp_path, logger="mlflow"), is_resumed=False) as log:
+    with track_run(config(tmp_path, logger="mlflow"), is_resumed=False) as log:
         log(record)
     client = mlflow.MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
@@ -145,7 +145,7 @@ def test_mlflow_takes_signs_it_does_not_know(tmp_path: Path, monkeypatch: pytest
 def test_a_tracker_that_cannot_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="mlflow is an optional dependency")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
-    with pytest.raises(DomainwiseError, match=r"^mlflow did not start: ") as refused:
+    with pytest.raises(DomainwiseError, match=r"^could not start mlflow: ") as refused:
         train(config(tmp_path, logger="mlflow"))
     assert "\n" not in str(refused.value)
 
@@ -173,4 +173,4 @@ def test_wandb_writes_without_a_network_and_goes_on_with_the_same_run(tmp_path: 
     ]
     assert is_there == [[True, True, False], [False, False, True]]
     for content in contents:
-        assert all(name.encode() in content for name in scalars(result.last))
+        assert all(name.encode() in content for name in flatten_record(result.last))

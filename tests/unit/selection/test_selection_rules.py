@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_by_hand import Cell, Choice, Record, choose, random_sweep, record, run_name, tenth
 
 from domainwise.selection import SELECTIONS, build_frame
+from selection_by_hand import Cell, Choice, Record, choose, random_sweep, record, run_name, tenth
 
 
 def chosen_by(selection: str, records: list[Record]) -> pl.DataFrame:

@@ -1,6 +1,7 @@
-"""Records of DomainBed's runs, in our words."""
+"""Records of DomainBed's runs, converted to ours."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import pytest
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.data.download.sources import SOURCES
-from domainwise.selection import SELECTIONS
-from domainwise.selection.runs import read_runs
-from domainwise.storage.discovery import record_of
+from domainwise.selection import SELECTIONS, read_runs
+from domainwise.storage.discovery import convert_domainbed
 
 
 def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **changes: Any) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **chan
     return {"args": args | changes, "hparams": {"lr": 5e-5}, **accuracies, **rest}
 
 
-def test_a_line_becomes_a_record() -> None:
-    assert record_of(line()) == {
+def test_line_becomes_a_record() -> None:
+    assert convert_domainbed(line()) == {
         "step": 300,
         "dataset": "pacs",
         "algorithm": "erm",
@@ -45,6 +45,7 @@ def test_a_line_becomes_a_record() -> None:
             "photo": {"main": 0.2, "holdout": 0.25},
             "sketch": {"main": pytest.approx(0.3), "holdout": pytest.approx(0.35)},
         },
+        "loss": 0.7,
     }
 
 
@@ -60,8 +61,8 @@ def test_a_line_becomes_a_record() -> None:
         ("DomainNet", "domainnet", ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]),
     ],
 )
-def test_datasets_and_domains_have_our_names(theirs: str, ours: str, domains: list[str]) -> None:
-    given = record_of(line(theirs, domains=len(domains)))
+def test_datasets_and_domains_get_our_names(theirs: str, ours: str, domains: list[str]) -> None:
+    given = convert_domainbed(line(theirs, domains=len(domains)))
     assert given["dataset"] == ours
     assert ours in DATASETS
     assert list(given["accuracy"]) == domains
@@ -78,38 +79,38 @@ def test_datasets_and_domains_have_our_names(theirs: str, ours: str, domains: li
         *("AT", "UAT", "MAT", "LDAT"),
     ],
 )
-def test_methods_have_our_names(name: str) -> None:
-    assert record_of(line(algorithm=name))["algorithm"] == name.lower()
+def test_methods_get_our_names(name: str) -> None:
+    assert convert_domainbed(line(algorithm=name))["algorithm"] == name.lower()
     assert name.lower() in ALGORITHMS
 
 
 @pytest.mark.parametrize("name", ["CDANN", "SelfReg", "Fishr", "erm_plus"])
-def test_methods_that_we_do_not_have_keep_their_names(name: str) -> None:
-    assert record_of(line(algorithm=name))["algorithm"] == name
+def test_unknown_methods_keep_their_names(name: str) -> None:
+    assert convert_domainbed(line(algorithm=name))["algorithm"] == name
 
 
-def test_an_unknown_dataset_keeps_its_name_and_has_numbered_domains() -> None:
-    given = record_of(line("SVIRO", domains=10, test_envs=[0]))
+def test_unknown_dataset_keeps_its_name_and_gets_numbered_domains() -> None:
+    given = convert_domainbed(line("SVIRO", domains=10, test_envs=[0]))
     assert given["dataset"] == "SVIRO"
     assert given["test_domains"] == ["env0"]
     assert given["train_domains"] == [f"env{index}" for index in range(1, 10)]
 
 
-def test_a_dataset_with_other_domains_than_ours_is_another() -> None:
-    given = record_of(line("PACS", domains=5))
+def test_dataset_with_other_domains_keeps_its_name() -> None:
+    given = convert_domainbed(line("PACS", domains=5))
     assert (given["dataset"], list(given["accuracy"])) == ("PACS", [f"env{index}" for index in range(5)])
 
 
-def test_what_is_not_a_number_was_not_measured() -> None:
-    given = record_of(line() | {"env1_out_acc": float("nan"), "env2_in_acc": float("nan")})
+def test_nan_means_not_measured() -> None:
+    given = convert_domainbed(line() | {"env1_out_acc": float("nan"), "env2_in_acc": float("nan")})
     assert given["accuracy"]["cartoon"] == {"main": 0.1}
     assert given["accuracy"]["photo"] == {"holdout": 0.25}
 
 
 @pytest.mark.parametrize("test_envs", [[4], [-1]])
-def test_a_test_domain_that_is_not_there_is_refused(test_envs: list[int]) -> None:
+def test_test_domain_out_of_range_raises(test_envs: list[int]) -> None:
     with pytest.raises(LookupError):
-        record_of(line(test_envs=test_envs))
+        convert_domainbed(line(test_envs=test_envs))
 
 
 def write(folder: Path, *lines: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ def test_folders_are_read_finished_or_not(tmp_path: Path) -> None:
     write(tmp_path / "77c2", line(test_envs=[2, 0]))
     (tmp_path / "77c2" / "out.txt").write_text("...")
     runs = read_runs([tmp_path])
-    assert (runs.planned, runs.notes) == ((), ())
+    assert (runs.planned, runs.notes) == ({}, ())
     shown = runs.frame.select("run", "step", "test_domain", "is_result", "main", "training").sort("run", "step")
     assert shown.rows() == [
         (str(tmp_path / "77c2"), 300, "photo", False, 0.2, pytest.approx((0.15 + 0.35) / 2)),
@@ -133,7 +134,7 @@ def test_folders_are_read_finished_or_not(tmp_path: Path) -> None:
     ]
 
 
-def test_nan_in_a_file_is_read_and_missing(tmp_path: Path) -> None:
+def test_nan_in_a_file_is_missing(tmp_path: Path) -> None:
     write(tmp_path / "run", line() | {"env0_out_acc": float("nan")})
     assert "NaN" in (tmp_path / "run" / "results.jsonl").read_text()
     runs = read_runs([tmp_path])
@@ -142,30 +143,30 @@ def test_nan_in_a_file_is_read_and_missing(tmp_path: Path) -> None:
     assert SELECTIONS["test_domain"](runs.frame)["accuracy"].to_list() == [0.2]
 
 
-def test_a_run_that_was_started_again_counts_once(tmp_path: Path) -> None:
-    """DomainBed appends to the file that is there."""
+def test_restarted_run_counts_once(tmp_path: Path) -> None:
+    """DomainBed appends to the existing file."""
     first = [line() | {"step": step, "env2_in_acc": 0.9} for step in (0, 300)]
     write(tmp_path / "run", *first, line() | {"step": 0}, line())
     runs = read_runs([tmp_path])
     assert runs.frame["main"].to_list() == [0.2, 0.2]
-    assert runs.notes == (f"{tmp_path / 'run' / 'results.jsonl'} has records of 2 steps twice; the later ones count",)
+    assert runs.notes == (f"{tmp_path / 'run' / 'results.jsonl'} has 2 steps twice; their later records count",)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"args": {"dataset": "PACS"}}, "has no 'test_envs'"),
-        ({"args": "none"}, "is no record"),
-        ({"step": "last"}, "is no record: 'last' is not"),
-        ({"env1_in_acc": "high"}, "is no record: could not convert"),
-        ({"env0_out_acc": "high"}, "is no record"),
+        ({"args": {"dataset": "PACS"}}, "is damaged at line 2: missing key 'test_envs'"),
+        ({"args": "none"}, "is damaged at line 2: "),
+        ({"step": "last"}, ", line 2: not a record: 'last' is not"),
+        ({"env1_in_acc": "high"}, ", line 2: not a record: could not convert"),
+        ({"env0_out_acc": "high"}, ", line 2: not a record"),
     ],
 )
-def test_a_line_without_what_is_needed_leaves_its_run_out(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_bad_line_skips_its_run(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     write(tmp_path / "good", line())
     write(tmp_path / "bad", line(test_envs=[1]), line(test_envs=[1]) | {"step": 600} | changes)
     runs = read_runs([tmp_path])
     assert runs.frame["run"].to_list() == [str(tmp_path / "good")]
     [note] = runs.notes
     file = tmp_path / "bad" / "results.jsonl"
-    assert note.startswith(f"{tmp_path / 'bad'} is left out: line 2 of {file} {said}")
+    assert re.match(re.escape(f"{tmp_path / 'bad'} skipped: {file}") + " ?" + re.escape(message.strip()), note)

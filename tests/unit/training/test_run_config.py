@@ -11,8 +11,9 @@ from PIL import Image
 
 from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
-from domainwise.training.config import RunConfig, build_dataset, resolved, run_seed
+from domainwise.training.config import RunConfig
 from domainwise.training.loading import load_model
+from domainwise.training.registry import DatasetCache, resolve_config, run_seed
 from domainwise.training.trainer import RunResult, train
 
 SHUFFLENET = "shufflenet_v2_x0_5"
@@ -48,7 +49,7 @@ def photos(tmp_path: Path) -> Dataset:
 
 
 def settled(dataset: Dataset, **values: Any) -> RunConfig:
-    return resolved(RunConfig(test_domains=("sketch",), **values), dataset)[0]
+    return resolve_config(RunConfig(test_domains=("sketch",), **values), dataset)[0]
 
 
 def trained(dataset: str | Path, **values: Any) -> RunResult:
@@ -98,23 +99,23 @@ def test_a_network_without_pretraining_is_asked_for_none(tmp_path: Path) -> None
 
 def test_data_that_wants_no_pretraining_gets_none(tmp_path: Path) -> None:
     dataset = silhouettes(train_count=4, test_count=2)
-    own = resolved(RunConfig(), dataset)[0]
+    own = resolve_config(RunConfig(), dataset)[0]
     assert (own.network, own.weights, own.batch_norm, own.augment) == ("small_cnn", None, None, False)
     for name in ("resnet18", "timm:resnet10t"):
-        full = resolved(RunConfig(network=name), dataset)[0]
+        full = resolve_config(RunConfig(network=name), dataset)[0]
         assert (full.weights, full.batch_norm) == ("none", "live")
-    assert resolved(RunConfig(augment=True), dataset)[0].augment is True
+    assert resolve_config(RunConfig(augment=True), dataset)[0].augment is True
     assert settled(photos(tmp_path), augment=False).augment is False
 
 
 @pytest.mark.parametrize("network", ["small_cnn", "mnist_cnn", "mlp"])
 def test_weights_for_a_network_that_takes_none_are_refused(network: str, tmp_path: Path) -> None:
-    line = f"network {network} takes no weights and no batch_norm: backbones do"
+    line = f"network {network} does not support weights or batch_norm; backbones do"
     assert refusal(network=network, weights="IMAGENET1K_V1") == line
     assert refusal(network=network, weights=str(tmp_path / "a.pth")) == line
     assert refusal(network=network, batch_norm="live") == line
-    with pytest.raises(DomainwiseError, match=r"^network small_cnn takes no weights"):
-        resolved(RunConfig(weights="IMAGENET1K_V1"), silhouettes(train_count=4, test_count=2))
+    with pytest.raises(DomainwiseError, match=r"^network small_cnn does not support weights"):
+        resolve_config(RunConfig(weights="IMAGENET1K_V1"), silhouettes(train_count=4, test_count=2))
 
 
 def test_misspelt_settings_are_one_line_with_the_nearest_right_one() -> None:
@@ -182,7 +183,7 @@ def test_a_run_goes_on_with_the_same_weights_from_elsewhere_and_not_with_others(
     assert again.records == first.records
     assert (output / "last.safetensors").read_bytes() == written
     save_weights(file, seed=1)
-    with pytest.raises(DomainwiseError, match=r"holds another run: its weights is \"w\.pth sha256:[^\n]*$"):
+    with pytest.raises(DomainwiseError, match=r"contains a different run: weights is \"w\.pth sha256:[^\n]*$"):
         trained(root, weights=str(file), output=output)
 
 
@@ -220,11 +221,12 @@ def test_a_csv_file_is_named_without_its_ending(tmp_path: Path) -> None:
 def test_the_same_words_from_another_folder_are_another_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    found, datasets = [], DatasetCache()
     for number, place in enumerate(("here", "there")):
         make_images(tmp_path / place / "zoo", count=number + 1)
         monkeypatch.chdir(tmp_path / place)
-        found.append(len(build_dataset(RunConfig(dataset="./zoo", dataset_options={"image_size": 8})).domains[0]))
+        dataset = datasets.build(RunConfig(dataset="./zoo", dataset_options={"image_size": 8}))
+        found.append(len(dataset.domains[0]))
     assert found == [2, 4]
 
 
@@ -262,5 +264,7 @@ def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
         images = torch.zeros(1, 3, size, size, dtype=torch.uint8)
         return Dataset("squares", ("all",), (Domain("only", images, torch.zeros(1, dtype=torch.int64)),))
 
-    shapes = [build_dataset(RunConfig(dataset=of_folder, data_dir=tmp_path / side)).image_shape for side in ("4", "5")]
+    datasets = DatasetCache()
+    configs = [RunConfig(dataset=of_folder, data_dir=tmp_path / side) for side in ("4", "5")]
+    shapes = [datasets.build(config).image_shape for config in configs]
     assert shapes == [(3, 4, 4), (3, 5, 5)]
