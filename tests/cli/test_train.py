@@ -76,7 +76,7 @@ def test_recorded_accuracy_is_that_of_the_saved_model(domainwise: Cli, tmp_path:
 def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
     assert outcome.code == 0
-    assert outcome.err.startswith("note: rank 40 is above the image size 32 x 32")
+    assert outcome.err.startswith("note: rank 40 exceeds the image size 32 x 32")
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--algorithm", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
         (["--network", "small_cn"], "did you mean 'small_cnn'?"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
-        (["-H", "epsilon=big"], "hyperparameter epsilon must be a number, not 'big'"),
-        (["-H", "epsilon"], "--hparam expects name=value, not 'epsilon'"),
-        (["-H", "epsilon=-1"], "epsilon must be a number of at least 0, not -1.0"),
-        (["-H", "clean_weight=-1"], "clean_weight must be at least 0, not -1.0"),
-        (["--algorithm", "irm", "-H", "penalty_weight=-1"], "penalty_weight must be at least 0, not -1.0"),
-        (["--algorithm", "mixup", "-H", "alpha=0"], "alpha must be above 0, not 0.0"),
-        (["--algorithm", "rsc", "-H", "feature_drop=2"], "feature_drop must be at least 0 and at most 1, not 2.0"),
+        (["-H", "epsilon=big"], "hyperparameter epsilon must be a number, got 'big'"),
+        (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),
+        (["-H", "epsilon=-1"], "epsilon must be a finite number of at least 0, got -1.0"),
+        (["-H", "clean_weight=-1"], "clean_weight must be at least 0, got -1.0"),
+        (["--algorithm", "irm", "-H", "penalty_weight=-1"], "penalty_weight must be at least 0, got -1.0"),
+        (["--algorithm", "mixup", "-H", "alpha=0"], "alpha must be greater than 0, got 0.0"),
+        (["--algorithm", "rsc", "-H", "feature_drop=2"], "feature_drop must be at least 0 and at most 1, got 2.0"),
         (["--algorithm", "coral", "--train-domain", "style_0"], "CORAL compares domains and needs at least 2"),
-        (["-H", "ascent=up"], "hyperparameter ascent must be 'normalized', 'gradient', 'sign', not 'up'"),
+        (["-H", "ascent=up"], "hyperparameter ascent must be one of 'normalized', 'gradient', 'sign', got 'up'"),
         (["-H", "lr=-1"], "Invalid learning rate: -1.0"),
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
         (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),
@@ -103,8 +103,8 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (["--train-domain", "shift_0"], "domain 'shift_0' of silhouettes has the fixed role test, not train"),
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
-        (["--steps", "0"], "steps must be an integer of at least 1, not 0"),
-        (["--dropout", "1"], "dropout must be a number of at least 0 and below 1, not 1.0"),
+        (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
+        (["--dropout", "1"], "dropout must be a number of at least 0 and below 1, got 1.0"),
         (["--dataset", "no_such_package:data"], "could not import dataset 'no_such_package:data'"),
         (["--batch-size", "49"], "domain 'style_0' has only 48 training images for a batch size of 49"),
         (["--trial-seed", "-1"], "seed must be at least 0"),

@@ -67,7 +67,7 @@ def parse_pairs(words: Sequence[str], option: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
-            raise DomainwiseError(f"{option} expects name=value, not {word!r}")
+            raise DomainwiseError(f"{option} expects name=value, got {word!r}")
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise.cli.console import DataProgress, interruptible, make_console
@@ -61,8 +62,8 @@ def train(settings: dict[str, Any], quiet: Quiet = False) -> None:
             should_stop=is_interrupted,
         )
     if not bar.records:
-        console.print(_format_record(result.last), highlight=False, soft_wrap=True)
-    console.print(f"[bold]done[/bold]: {result.folder}", highlight=False, soft_wrap=True)
+        console.print(escape(_format_record(result.last)), highlight=False, soft_wrap=True)
+    console.print(f"[bold]done[/bold]: {escape(str(result.folder))}", highlight=False, soft_wrap=True)
 
 
 class _TrainProgress:
@@ -94,7 +95,8 @@ class _TrainProgress:
         self.progress.start()
         self.images_per_step = config.batch_size * len(config.train_domains)
         self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
-        self.progress.console.print(f"[bold]{config.algorithm_name}[/bold] into {config.folder()}", highlight=False)
+        line = f"[bold]{config.algorithm_name}[/bold] into {escape(str(config.folder()))}"
+        self.progress.console.print(line, highlight=False, soft_wrap=True)
         self.last_time, self.seconds_per_step = time.perf_counter(), 0.0
 
     def on_step(self, step: int, loss: float) -> None:
@@ -107,7 +109,7 @@ class _TrainProgress:
 
     def on_record(self, record: "Record") -> None:
         self.records += 1
-        self.progress.console.print(_format_record(record), highlight=False, soft_wrap=True)
+        self.progress.console.print(escape(_format_record(record)), highlight=False, soft_wrap=True)
 
 
 def _format_record(record: "Record") -> str:

@@ -124,7 +124,7 @@ def make_engine(
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     if workers < 1:
-        raise DomainwiseError(f"workers must be at least 1, not {workers}")
+        raise DomainwiseError(f"workers must be at least 1, got {workers}")
     if name == "local":
         return partial(local_engine.run_all, workers=workers)
     if results not in get_args(ray_engine.Results):

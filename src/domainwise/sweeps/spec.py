@@ -55,7 +55,7 @@ class SweepSpec:
                 raise DomainwiseError(f"duplicate entries in {name}: {', '.join(values)}")
         for name in ("draws", "trials"):
             if getattr(self, name) < 1:
-                raise DomainwiseError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise DomainwiseError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in self.selection:
             if name not in SELECTIONS:
                 raise unknown("selection", name, SELECTIONS)

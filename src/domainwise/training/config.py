@@ -213,4 +213,4 @@ def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
     if not is_number or value < low or (below is not None and value >= below):
         kind = "an integer" if is_integer else "a number"
         limit = "" if below is None else f" and below {below:g}"
-        raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, not {value!r}")
+        raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, got {value!r}")
