@@ -61,6 +61,14 @@ def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> C
     return decorate
 
 
+def list_run_settings() -> list[tuple[str, str, str]]:
+    """Return option, default and help of every setting of `RunConfig`, for the table in docs/training.md."""
+    return [
+        (f"`{option_names(field)[0]}`", _format_default(field.default), field.metadata["help"])
+        for field in dataclasses.fields(RunConfig)
+    ]
+
+
 def parse_pairs(words: Sequence[str], option: str) -> dict[str, str]:
     """Parse `["epsilon=.5"]` to `{"epsilon": ".5"}`."""
     pairs: dict[str, str] = {}
@@ -95,6 +103,10 @@ def _option_type(field: "dataclasses.Field[Any]") -> Any:
         return list[str]
     types = (field.type, *get_args(field.type))
     return next((kind for kind in (bool, int, float) if kind in types), str)
+
+
+def _format_default(default: Any) -> str:
+    return "" if default in (None, (), False, dataclasses.MISSING) else f"`{default}`"
 
 
 def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[str, Any]:

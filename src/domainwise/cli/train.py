@@ -2,14 +2,15 @@
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise.cli.console import DataProgress, interruptible, make_console
-from domainwise.cli.options import Quiet, add_run_options
+from domainwise.cli.console import DataProgress, interruptible, make_console, print_table
+from domainwise.cli.options import Quiet, add_run_options, list_run_settings
 from domainwise.training.config import RunConfig
 
 if TYPE_CHECKING:
@@ -35,8 +36,17 @@ torchrun --nproc-per-node 4 -m domainwise train --dataset pacs --test-domain ske
 
 
 @add_run_options([field.name for field in dataclasses.fields(RunConfig)])
-def train(settings: dict[str, Any], quiet: Quiet = False) -> None:
+def train(
+    settings: dict[str, Any],
+    quiet: Quiet = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the settings as the table in the docs, and exit.")
+    ] = False,
+) -> None:
     """Train one classifier into a run folder. Rerun the same command to resume."""
+    if markdown:
+        print_table(("option", "default", "meaning"), list_run_settings(), is_markdown=True)
+        return
     from domainwise import training
     from domainwise.training.device import keep_freed_memory
     from domainwise.training.distributed import is_distributed, watch_interrupt
