@@ -17,7 +17,7 @@ from torch import nn
 from domainwise.algorithms import AT
 from domainwise.algorithms.base import Batches
 from domainwise.data import Domain, silhouettes
-from domainwise.data.batches import draw_batch, iterate_batches
+from domainwise.data.batches import draw_batches, iterate_batches
 from domainwise.data.dataset import split_indices
 from domainwise.networks import small_cnn
 from domainwise.reproduction.demo import STEPS
@@ -65,9 +65,8 @@ def outcome(radius: float, lr: float, is_warmed: bool, seed: int, steps: int) ->
         if is_warmed:
             now = radius * min(1.0, 2 * (step + 1) / steps)
             algorithm.perturbation.epsilon = algorithm.perturbation.step_size = now
-        batches: Batches = [
-            draw_batch(domain, part.main, 64, generator, DEVICE) for domain, part in zip(train, splits, strict=False)
-        ]
+        domains = [(domain, part.main) for domain, part in zip(train, splits, strict=False)]
+        batches: Batches = draw_batches(domains, 64, generator, DEVICE)
         losses.append(algorithm.update(batches)["loss"])
     network.eval()
     holdout = statistics.fmean(

@@ -43,16 +43,17 @@ class Source:
     instructions: str = ""
 
 
-def _drive(file_id: str) -> tuple[str, ...]:
-    return (f"https://drive.usercontent.google.com/download?id={file_id}&export=download&confirm=t",)
-
-
 _MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
 _DOMAIN_NET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 _DUPLICATES = "domain_net_duplicates.txt"
 _DOMAINBED = "https://raw.githubusercontent.com/facebookresearch/DomainBed/"
 _CAMERA_TRAPS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
 _NOT_STATED = "not stated by the authors; for research, see the homepage"
+
+
+def _google_drive(name: str, file_id: str, md5: str) -> RemoteFile:
+    url = f"https://drive.usercontent.google.com/download?id={file_id}&export=download&confirm=t"
+    return RemoteFile(name, (url,), f"md5:{md5}")
 
 
 def _mnist(name: str, md5: str) -> RemoteFile:
@@ -86,13 +87,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             folder="PACS",
             homepage="https://arxiv.org/abs/1710.03077",
             licence=_NOT_STATED,
-            files=(
-                RemoteFile(
-                    "PACS.zip",
-                    _drive("1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd"),
-                    "md5:fd5db817f7cdafeef3bfd525aaf9b42e",
-                ),
-            ),
+            files=(_google_drive("PACS.zip", "1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "fd5db817f7cdafeef3bfd525aaf9b42e"),),
             arrange=partial(find_parent, names=("art_painting", "cartoon", "photo", "sketch")),
             megabytes=174,
         ),
@@ -101,11 +96,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             homepage="https://openaccess.thecvf.com/content_iccv_2013/html/Fang_Unbiased_Metric_Learning_2013_ICCV_paper.html",
             licence="those of its four parts: Caltech101, LabelMe, SUN09 and PASCAL VOC 2007",
             files=(
-                RemoteFile(
-                    "VLCS.tar.gz",
-                    _drive("1skwblH1_okBwxWxmRsp9_qi15hyPpxg8"),
-                    "md5:8870171eba660927d9668f4e515928e4",
-                ),
+                _google_drive("VLCS.tar.gz", "1skwblH1_okBwxWxmRsp9_qi15hyPpxg8", "8870171eba660927d9668f4e515928e4"),
             ),
             arrange=partial(find_parent, names=("Caltech101", "LabelMe", "SUN09", "VOC2007")),
             megabytes=3600,
@@ -115,10 +106,8 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             homepage="https://www.hemanthdv.org/officeHomeDataset.html",
             licence="non-commercial research and education, see the homepage",
             files=(
-                RemoteFile(
-                    "office_home.zip",
-                    _drive("1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC"),
-                    "md5:b1c14819770c4448fd5b6d931031c91c",
+                _google_drive(
+                    "office_home.zip", "1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "b1c14819770c4448fd5b6d931031c91c"
                 ),
             ),
             arrange=partial(find_parent, names=("Art", "Clipart", "Product", "Real World")),
