@@ -21,12 +21,12 @@ SMALL_NETWORK = ["--backbone", "squeezenet1_1", "--weights", "none", "--algorith
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DOMAINWISE_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "kept"
+    return tmp_path / "cache"
 
 
 def write_image(file: Path, seed: int) -> None:
@@ -93,7 +93,7 @@ def test_list_uses_the_environment_variable(domainwise: Cli, tmp_path: Path, mon
     assert f"data folder: {tmp_path / 'elsewhere'};" in domainwise("data", "list").err
 
 
-def test_check_counts_a_folder(domainwise: Cli, pets: Path, kept: Path) -> None:
+def test_check_counts_a_folder(domainwise: Cli, pets: Path, cache_dir: Path) -> None:
     write_image(pets / "day" / "cat" / "more.png", 99)
     outcome = domainwise("data", "check", pets)
     assert (outcome.code, outcome.err) == (0, "")
@@ -105,7 +105,7 @@ def test_check_counts_a_folder(domainwise: Cli, pets: Path, kept: Path) -> None:
         ["all", "19", "18", "37"],
     ]
     assert "all 37 images can be read" in outcome.out
-    assert not kept.exists()
+    assert not cache_dir.exists()
 
 
 def test_check_as_json(domainwise: Cli, pets: Path) -> None:
@@ -269,12 +269,12 @@ def test_help_has_examples(domainwise: Cli, command: str) -> None:
 
 
 def test_after_prepare_training_decodes_nothing(
-    domainwise: Cli, tmp_path: Path, pets: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    domainwise: Cli, tmp_path: Path, pets: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = domainwise("data", "prepare", pets, "--image-size", "32")
     assert outcome.code == 0, outcome.err
     assert "ready: 36 images of 3 x 32 x 32 in 3 domains" in outcome.out
-    assert len(list(kept.glob("*/entry.json"))) == 3
+    assert len(list(cache_dir.glob("*/entry.json"))) == 3
 
     def refuse(content: bytes, size: int) -> DecodedImage:
         raise AssertionError("decoded again")
@@ -303,13 +303,13 @@ def test_prepare_with_skip_broken_warns(domainwise: Cli, pets: Path) -> None:
     assert "note: 1 of 12 images of domain 'day' are left out" in outcome.err
 
 
-def test_clear_cache_removes_prepared_images(domainwise: Cli, pets: Path, kept: Path) -> None:
+def test_clear_cache_removes_prepared_images(domainwise: Cli, pets: Path, cache_dir: Path) -> None:
     domainwise("data", "prepare", pets, "--image-size", "300")
     outcome = domainwise("data", "clear-cache")
     # 36 images of 300 x 300 x 3 bytes.
-    assert outcome.out == f"removed 3 cache entries (10 MB) from {kept}\n"
-    assert list(kept.glob("*/entry.json")) == []
-    assert domainwise("data", "clear-cache").out == f"removed 0 cache entries (0 MB) from {kept}\n"
+    assert outcome.out == f"removed 3 cache entries (10 MB) from {cache_dir}\n"
+    assert list(cache_dir.glob("*/entry.json")) == []
+    assert domainwise("data", "clear-cache").out == f"removed 0 cache entries (0 MB) from {cache_dir}\n"
 
 
 @pytest.mark.filterwarnings("default")

@@ -1,4 +1,4 @@
-"""Decoded images that several processes want at once, and a process that is killed while it makes them."""
+"""Concurrent processes that need the same cache entry, and a process killed while building it."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from domainwise.data.decoding import decode_image
 
 SIZE = 8
 ROUNDS = 12
-# Prints a digest of the images of each listing. Its decoder is slow and writes down who decodes.
+# Prints a digest of the images per listing. Its decoder is slow and logs the process.
 TOGETHER = """
 import hashlib, json, os, sys, time
 from pathlib import Path
@@ -39,11 +39,11 @@ while not (folder / "go").exists():
     time.sleep(0.005)
 digests = []
 for count in range(len(files), len(files) - rounds, -1):
-    found = cache.load_cached_images(files[:count], size)
-    digests.append(hashlib.sha256(found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes()).hexdigest())
+    cached = cache.load_cached_images(files[:count], size)
+    digests.append(hashlib.sha256(cached.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes()).hexdigest())
 print(json.dumps(digests))
 """
-# Dies half-way, as soon as another process waits for it.
+# Dies halfway, as soon as another process waits for it.
 KILLED = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -69,9 +69,9 @@ cache.load_cached_images(sorted((folder / "images").iterdir()), size)
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept"
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
@@ -100,44 +100,44 @@ def start(script: str, *words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_processes_that_want_the_same_images_decode_them_once(tmp_path: Path, kept: Path) -> None:
+def test_two_processes_decode_the_same_images_once(tmp_path: Path, cache_dir: Path) -> None:
     files = write_images(tmp_path / "images", 20)
     with start(TOGETHER, tmp_path, SIZE, ROUNDS) as one, start(TOGETHER, tmp_path, SIZE, ROUNDS) as other:
         wait_for(one, (tmp_path, "ready-*", 2))
         (tmp_path / "go").touch()
-        said = [process.communicate(timeout=240) for process in (one, other)]
+        outputs = [process.communicate(timeout=240) for process in (one, other)]
     counts = range(20, 20 - ROUNDS, -1)
     expected = [hashlib.sha256(by_hand(files[:count])).hexdigest() for count in counts]
-    for process, (out, err) in zip((one, other), said, strict=True):
+    for process, (out, err) in zip((one, other), outputs, strict=True):
         assert process.returncode == 0, err
         assert err == ""
         assert json.loads(out) == expected
-    assert len(list(kept.glob("*/entry.json"))) == ROUNDS
-    assert list(kept.glob(".*")) == []
-    # Whoever comes first to a listing decodes all of it, and nobody decodes it again.
+    assert len(list(cache_dir.glob("*/entry.json"))) == ROUNDS
+    assert list(cache_dir.glob(".*")) == []
+    # The first process decodes all of a listing, and no other decodes it again.
     decoders = (tmp_path / "log").read_text().split()
     assert len(decoders) == sum(counts)
     assert len(set(decoders[:20])) == 1
 
 
-def test_a_process_killed_half_way_leaves_nothing_and_who_waits_goes_on(tmp_path: Path, kept: Path) -> None:
+def test_killed_process_leaves_no_entry_and_the_waiting_one_builds_it(tmp_path: Path, cache_dir: Path) -> None:
     files = write_images(tmp_path / "images", 16)
-    told: list[str] = []
+    reports: list[str] = []
 
     def on_progress(what: str, done: int, total: int) -> None:
-        told.append(what)
+        reports.append(what)
         if what.startswith("waiting"):
-            assert len(list(kept.glob(".*.partial"))) == 1
-            assert list(kept.glob("*/entry.json")) == []
+            assert len(list(cache_dir.glob(".*.partial"))) == 1
+            assert list(cache_dir.glob("*/entry.json")) == []
             (tmp_path / "waits").touch()
 
     with start(KILLED, tmp_path, SIZE) as process:
         wait_for(process, (tmp_path, "half-way", 1))
-        found = load_cached_images(files, SIZE, on_progress)
+        cached = load_cached_images(files, SIZE, on_progress)
         process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
-    assert told == ["waiting for another process to decode", "decoding"]
-    assert found.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes() == by_hand(files)
-    assert found.kept == list(range(16))
-    assert list(kept.glob(".*")) == []
-    assert len(list(kept.glob("*/entry.json"))) == 1
+    assert reports == ["waiting for another process to decode", "decoding"]
+    assert cached.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes() == by_hand(files)
+    assert cached.kept == list(range(16))
+    assert list(cache_dir.glob(".*")) == []
+    assert len(list(cache_dir.glob("*/entry.json"))) == 1

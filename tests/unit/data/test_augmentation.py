@@ -1,4 +1,4 @@
-"""Random views: every image its own, reproducible, and each change against torchvision's or colorsys'."""
+"""Augmentation: independent per image, reproducible, and each change compared with torchvision or colorsys."""
 
 import colorsys
 import itertools
@@ -46,27 +46,27 @@ def _threads() -> Iterator[None]:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_shape_dtype_and_range(channels: int, dtype: torch.dtype) -> None:
     x = images(70, channels, 7, 5, dtype=dtype).round()  # black and white, where a step too far would show
-    kept = x.clone()
+    original = x.clone()
     view = augment_batch(x, seeded(1))
     assert view.shape == x.shape
     assert view.dtype == dtype
     assert view.min() >= 0
     assert view.max() <= 1
     assert view.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(x, kept)
+    assert torch.equal(x, original)
     assert view.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_bytes_and_floats_give_the_same_views(channels: int) -> None:
     x = (images(40, channels, 7, 5) * 255).to(torch.uint8)
-    kept = x.clone()
+    original = x.clone()
     view = augment_batch(x, seeded(1))
     assert view.dtype == torch.float32
     assert view.is_contiguous(memory_format=torch.channels_last)
     # A crop of bytes is rounded to bytes, and colour changes enlarge that by at most 1.3 each.
     torch.testing.assert_close(view, augment_batch(x.float() / 255, seeded(1)), rtol=0, atol=1.3**3 / 255)
-    assert torch.equal(x, kept)
+    assert torch.equal(x, original)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -165,8 +165,8 @@ def test_crops_equal_torchvisions(size: tuple[int, int], antialias: bool) -> Non
 
 def test_only_chosen_images_are_mirrored() -> None:
     x = images(4, 1, 6, 7)
-    whole = torch.tensor([0.0, 0.0, 6.0, 7.0], dtype=torch.float64)[:, None].expand(4, 4)
-    views = _crop(x, whole, torch.tensor([True, False, False, True]))
+    full_window = torch.tensor([0.0, 0.0, 6.0, 7.0], dtype=torch.float64)[:, None].expand(4, 4)
+    views = _crop(x, full_window, torch.tensor([True, False, False, True]))
     for index, is_mirrored in enumerate((True, False, False, True)):
         torch.testing.assert_close(views[index], x[index].flip(2) if is_mirrored else x[index], rtol=0, atol=1e-5)
 
@@ -247,7 +247,7 @@ def test_windows_have_torchvisions_distribution(size: tuple[int, int]) -> None:
     for name, own, other in zip(("top", "left", "height", "width"), windows.numpy(), theirs.T, strict=True):
         error = math.sqrt((own.var() + other.var()) / count)
         assert abs(own.mean() - other.mean()) <= 4.5 * error, name
-        # The share below any whole number: two samples of a distribution differ so much once in a hundred thousand.
+        # The fraction below any integer: two samples of one distribution differ this much once in 100,000.
         places = np.union1d(own, other)
         shares = np.abs((own[:, None] <= places).mean(0) - (other[:, None] <= places).mean(0))
         assert shares.max() <= 2.5 * math.sqrt(2 / count), name
@@ -291,7 +291,7 @@ def test_half_of_the_images_are_mirrored_and_a_tenth_gray() -> None:
 
 
 def test_brightness_is_uniform_and_independent_per_image() -> None:
-    """In an image of one gray no other change shows, so that its brightness is its factor."""
+    """In a uniform gray image no other change is visible, so its brightness is the factor."""
     count = 3000
     views = augment_batch(torch.full((count, 3, 2, 2), 0.5, dtype=torch.float64), seeded(1))
     factors = views[:, 0, 0, 0] * 2
@@ -304,12 +304,12 @@ def test_brightness_is_uniform_and_independent_per_image() -> None:
 
 
 def test_hue_is_uniform_and_independent_per_image() -> None:
-    """In an image of one colour contrast and saturation move towards its own gray: its hue is a matter of its own."""
+    """In a uniform image, contrast and saturation move towards its own gray and keep the hue."""
     count = 3000
     colour = torch.tensor([0.5, 0.35, 0.35], dtype=torch.float64)
     views = augment_batch(colour[None, :, None, None].expand(count, -1, 2, 2), seeded(1))
-    found = np.array([colorsys.rgb_to_hsv(*view[:, 0, 0].tolist()) for view in views])
-    hue = (found[found[:, 1] > 1e-9, 0] + 0.5) % 1 - 0.5
+    observed = np.array([colorsys.rgb_to_hsv(*view[:, 0, 0].tolist()) for view in views])
+    hue = (observed[observed[:, 1] > 1e-9, 0] + 0.5) % 1 - 0.5
     assert -0.3 <= hue.min() < -0.298
     assert 0.298 < hue.max() <= 0.3
     _assert_uniform(torch.from_numpy((hue + 0.3) / 0.6))
@@ -336,11 +336,11 @@ def test_contrast_is_uniform_and_independent_of_brightness() -> None:
 def test_changes_use_different_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     draws: list[Tensor] = []
 
-    def noted(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
+    def record_call(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         draws.append(draw.flatten(1))
         return x
 
-    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", noted)
+    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", record_call)
     count = 3000
     augment_batch(images(count, 3, 1, 1), seeded(2))
     together = torch.cat(draws, dim=1)
@@ -354,21 +354,21 @@ def test_changes_use_different_random_numbers(monkeypatch: pytest.MonkeyPatch) -
 def test_all_orders_occur_one_per_group_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[tuple[int, ...], int]] = []
 
-    def noted(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
+    def record_call(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         seen.append((tuple(order), len(x)))
         return _jitter_colours(x, draw, order)
 
-    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", noted)
+    monkeypatch.setattr("domainwise.data.augmentation._jitter_colours", record_call)
     augment_batch(images(16 * 300 + 5, 1, 1, 1), seeded(0))
     assert [count for _, count in seen] == [16] * 300 + [5]
-    found = [order for order, _ in seen]
-    assert set(found) == set(ORDERS)
+    observed = [order for order, _ in seen]
+    assert set(observed) == set(ORDERS)
     # 12.5 of each are expected.
-    assert max(map(found.count, ORDERS)) < 30
+    assert max(map(observed.count, ORDERS)) < 30
 
 
 def test_view_is_crop_mirror_and_colours_of_its_image() -> None:
-    """Images of one colour each: a view holds changes of that colour only, in float64, and lies where its image lay."""
+    """Uniform images: a view changes only that colour, in float64, and stays at its position in the batch."""
     colours = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64).repeat(15, 1)
     views = augment_batch(colours[:, :, None, None].expand(-1, -1, 3, 3), seeded(1))
     for index, view in enumerate(views):
@@ -381,7 +381,7 @@ def test_view_is_crop_mirror_and_colours_of_its_image() -> None:
 
 
 def _assert_uniform(values: Tensor) -> None:
-    """By the largest distance from the uniform distribution, which a uniform sample exceeds once in 20,000."""
+    """Kolmogorov-Smirnov test, with a bound that a uniform sample exceeds once in 20,000."""
     ordered, count = values.sort().values.double(), len(values)
     places = torch.arange(1, count + 1) / count
     assert (ordered - places).abs().max() < 2.3 / math.sqrt(count)

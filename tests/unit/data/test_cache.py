@@ -22,14 +22,14 @@ SIZE = 12
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept"
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
 def nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(made: bytes, size: int) -> DecodedImage:
+    def refuse(content_bytes: bytes, size: int) -> DecodedImage:
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(cache, "decode_image", refuse)
@@ -40,8 +40,8 @@ def entries(folder: Path) -> list[Path]:
 
 
 def by_hand(files: Sequence[Path], size: int = SIZE) -> Tensor:
-    made = [decode_image(file.read_bytes(), size).pixels for file in files]
-    rows = [np.frombuffer(pixels, np.uint8).reshape(size, size, 3) for pixels in made if pixels is not None]
+    content_bytes = [decode_image(file.read_bytes(), size).pixels for file in files]
+    rows = [np.frombuffer(pixels, np.uint8).reshape(size, size, 3) for pixels in content_bytes if pixels is not None]
     return torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2)
 
 
@@ -54,33 +54,40 @@ def error_message(files: Sequence[Path]) -> str:
 
 def test_images_equal_the_decoded_files_in_order(tmp_path: Path) -> None:
     files = write_photos(tmp_path / "a", 7)[::-1]
-    found = load_cached_images(files, SIZE)
-    assert found.images.shape == (7, 3, SIZE, SIZE)
-    assert found.images.dtype == torch.uint8
-    assert torch.equal(found.images, by_hand(files))
-    assert (found.kept, found.errors, found.notes) == (list(range(7)), {}, {})
+    cached = load_cached_images(files, SIZE)
+    assert cached.images.shape == (7, 3, SIZE, SIZE)
+    assert cached.images.dtype == torch.uint8
+    assert torch.equal(cached.images, by_hand(files))
+    assert (cached.kept, cached.errors, cached.notes) == (list(range(7)), {}, {})
 
 
 def test_broken_images_are_left_out_with_their_errors(tmp_path: Path) -> None:
-    made = [BAD["empty.jpg"], GOOD["rgb.jpg"], BAD["cut.jpg"], GOOD["palette.png"], BAD["text.jpg"], GOOD["rgb.png"]]
-    kinds = {f"{index}.jpg": make for index, make in enumerate(made)}
+    content_bytes = [
+        BAD["empty.jpg"],
+        GOOD["rgb.jpg"],
+        BAD["cut.jpg"],
+        GOOD["palette.png"],
+        BAD["text.jpg"],
+        GOOD["rgb.png"],
+    ]
+    kinds = {f"{index}.jpg": make for index, make in enumerate(content_bytes)}
     files = [*write_images(tmp_path / "a", kinds), tmp_path / "a" / "missing.jpg"]
     for _ in range(2):
-        found = load_cached_images(files, SIZE)
-        assert found.kept == [1, 3, 5]
-        assert list(found.errors) == [0, 2, 4, 6]
-        assert found.errors[0] == "is empty (0 bytes)"
-        assert found.errors[6] == "could not be read: No such file or directory"
-        assert found.notes == {3: "palette"}
-        assert torch.equal(found.images, by_hand([files[1], files[3], files[5]]))
+        cached = load_cached_images(files, SIZE)
+        assert cached.kept == [1, 3, 5]
+        assert list(cached.errors) == [0, 2, 4, 6]
+        assert cached.errors[0] == "is empty (0 bytes)"
+        assert cached.errors[6] == "could not be read: No such file or directory"
+        assert cached.notes == {3: "palette"}
+        assert torch.equal(cached.images, by_hand([files[1], files[3], files[5]]))
 
 
 def test_only_broken_images_give_an_empty_tensor(tmp_path: Path) -> None:
     files = write_images(tmp_path / "a", BAD)
-    found = load_cached_images(files, SIZE)
-    assert found.images.shape == (0, 3, SIZE, SIZE)
-    assert found.kept == []
-    assert len(found.errors) == len(BAD)
+    cached = load_cached_images(files, SIZE)
+    assert cached.images.shape == (0, 3, SIZE, SIZE)
+    assert cached.kept == []
+    assert len(cached.errors) == len(BAD)
 
 
 def test_a_second_call_decodes_nothing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -95,7 +102,7 @@ def test_a_second_call_decodes_nothing(tmp_path: Path, request: pytest.FixtureRe
 
 
 def test_existing_entry_is_readable_in_a_read_only_folder(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example a folder that several users share and one of them fills."""
     files = write_photos(tmp_path / "a", 2)
@@ -103,7 +110,7 @@ def test_existing_entry_is_readable_in_a_read_only_folder(
     opened = os.open
 
     def refuse(path: Path, flags: int, *rest: int) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR) and kept in Path(path).parents:
+        if flags & (os.O_WRONLY | os.O_RDWR) and cache_dir in Path(path).parents:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, *rest)
 
@@ -126,38 +133,38 @@ def test_progress_is_reported(tmp_path: Path) -> None:
     assert reports == [("reading", 3, 3), ("decoding", 3, 3)]
 
 
-def test_copied_files_share_the_entry(tmp_path: Path, kept: Path, request: pytest.FixtureRequest) -> None:
+def test_copied_files_share_the_entry(tmp_path: Path, cache_dir: Path, request: pytest.FixtureRequest) -> None:
     first = load_cached_images(write_photos(tmp_path / "a", 3), SIZE)
     request.getfixturevalue("nothing_is_decoded")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     second = load_cached_images(sorted((tmp_path / "b").iterdir()), SIZE)
     assert torch.equal(first.images, second.images)
-    assert len(entries(kept)) == 1
+    assert len(entries(cache_dir)) == 1
 
 
 def test_equal_relative_paths_in_other_folders_are_different_files(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place, seed in (("here", 1), ("there", 2)):
         write_images(tmp_path / place / "a", {"1.ppm": lambda seed=seed: content(photo(seed), "PPM")})
         monkeypatch.chdir(tmp_path / place)
-        found = load_cached_images([Path("a/1.ppm")], SIZE)
-        assert torch.equal(found.images, by_hand([tmp_path / place / "a" / "1.ppm"]))
-    assert len(entries(kept)) == 2
-    assert len(list(kept.glob("*.seen.json"))) == 2
+        cached = load_cached_images([Path("a/1.ppm")], SIZE)
+        assert torch.equal(cached.images, by_hand([tmp_path / place / "a" / "1.ppm"]))
+    assert len(entries(cache_dir)) == 2
+    assert len(list(cache_dir.glob("*.seen.json"))) == 2
 
 
-def test_touched_files_share_the_entry(tmp_path: Path, kept: Path, request: pytest.FixtureRequest) -> None:
+def test_touched_files_share_the_entry(tmp_path: Path, cache_dir: Path, request: pytest.FixtureRequest) -> None:
     files = write_photos(tmp_path / "a", 2)
     first = load_cached_images(files, SIZE)
     request.getfixturevalue("nothing_is_decoded")
     for file in files:
         os.utime(file, ns=(5, 5))
     assert torch.equal(load_cached_images(files, SIZE).images, first.images)
-    assert len(entries(kept)) == 1
+    assert len(entries(cache_dir)) == 1
 
 
-def test_changed_file_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
+def test_changed_file_gives_a_new_entry(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     first = load_cached_images(files, SIZE).images.clone()
     files[1].write_bytes(content(photo(77), "PNG"))
@@ -165,40 +172,42 @@ def test_changed_file_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
     second = load_cached_images(files, SIZE).images
     assert torch.equal(second, by_hand(files))
     assert [bool((first[index] == second[index]).all()) for index in range(3)] == [True, False, True]
-    assert len(entries(kept)) == 2
+    assert len(entries(cache_dir)) == 2
 
 
-def test_other_order_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
+def test_other_order_gives_a_new_entry(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     forth, back = load_cached_images(files, SIZE), load_cached_images(files[::-1], SIZE)
     assert torch.equal(back.images, forth.images.flip(0))
-    assert len(entries(kept)) == 2
+    assert len(entries(cache_dir)) == 2
 
 
-def test_other_size_gives_a_new_entry(tmp_path: Path, kept: Path) -> None:
+def test_other_size_gives_a_new_entry(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     assert torch.equal(load_cached_images(files, 5).images, by_hand(files, 5))
-    assert len(entries(kept)) == 2
+    assert len(entries(cache_dir)) == 2
 
 
-def test_other_decoding_rule_gives_a_new_entry(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_decoding_rule_gives_a_new_entry(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     monkeypatch.setattr(cache, "DECODING_RULE", "another")
-    monkeypatch.setattr(cache, "decode_image", lambda made, size: DecodedImage(bytes([9]) * size * size * 3))
+    monkeypatch.setattr(cache, "decode_image", lambda content_bytes, size: DecodedImage(bytes([9]) * size * size * 3))
     assert load_cached_images(files, SIZE).images.unique().tolist() == [9]
-    assert len(entries(kept)) == 2
+    assert len(entries(cache_dir)) == 2
 
 
-def test_images_are_memory_mapped_and_channels_last(tmp_path: Path, kept: Path) -> None:
+def test_images_are_memory_mapped_and_channels_last(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 3)
     images = load_cached_images(files, SIZE).images
     assert images.stride() == (SIZE * SIZE * 3, 1, SIZE * 3, 3)
     assert images.is_contiguous(memory_format=torch.channels_last)
     # A domain uses them without a copy.
     assert Domain("a", images, torch.zeros(3, dtype=torch.int64)).images.data_ptr() == images.data_ptr()
-    (entry,) = entries(kept)
+    (entry,) = entries(cache_dir)
     # Writing to the file changes the tensor: it is not a copy.
     with open(entry / "images", "r+b") as file:
         file.write(bytes([200, 100, 50]))
@@ -206,12 +215,12 @@ def test_images_are_memory_mapped_and_channels_last(tmp_path: Path, kept: Path) 
     assert str(entry / "images") in Path("/proc/self/maps").read_text() or not Path("/proc/self/maps").exists()
 
 
-def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, kept: Path) -> None:
+def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     images = load_cached_images(files, SIZE).images
-    before = (entries(kept)[0] / "images").read_bytes()
+    before = (entries(cache_dir)[0] / "images").read_bytes()
     images.zero_()
-    assert (entries(kept)[0] / "images").read_bytes() == before
+    assert (entries(cache_dir)[0] / "images").read_bytes() == before
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
@@ -222,48 +231,48 @@ def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, kept: Pa
         *(b'{"faults": {"x": ""}, "notes": {}}', b'{"faults": {"0": "is odd"}, "notes": {}}'),
     ],
 )
-def test_damaged_entry_raises(tmp_path: Path, kept: Path, damaged: bytes) -> None:
+def test_damaged_entry_raises(tmp_path: Path, cache_dir: Path, damaged: bytes) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
-    (entry,) = entries(kept)
+    (entry,) = entries(cache_dir)
     (entry / "entry.json").write_bytes(damaged)
-    said = error_message(files)
-    assert said.startswith(f"cache entry {entry} is damaged (")
-    assert said.endswith("run `domainwise data clear-cache`")
+    message = error_message(files)
+    assert message.startswith(f"cache entry {entry} is damaged (")
+    assert message.endswith("run `domainwise data clear-cache`")
     clear_cache()
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
 @pytest.mark.parametrize("change", ["short", "empty", "long", "missing", "no entry.json"])
-def test_images_of_the_wrong_length_raise(tmp_path: Path, kept: Path, change: str) -> None:
+def test_images_of_the_wrong_length_raise(tmp_path: Path, cache_dir: Path, change: str) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
-    (entry,) = entries(kept)
-    whole = (entry / "images").read_bytes()
+    (entry,) = entries(cache_dir)
+    intact = (entry / "images").read_bytes()
     if change == "missing":
         (entry / "images").unlink()
     elif change == "no entry.json":
         (entry / "entry.json").unlink()
     else:
-        (entry / "images").write_bytes({"short": whole[:-1], "empty": b"", "long": whole + b"x"}[change])
+        (entry / "images").write_bytes({"short": intact[:-1], "empty": b"", "long": intact + b"x"}[change])
     assert error_message(files).startswith(f"cache entry {entry} is damaged (")
 
 
-def test_partial_entry_of_a_killed_process_is_replaced(tmp_path: Path, kept: Path) -> None:
+def test_partial_entry_of_a_killed_process_is_replaced(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
-    (entry,) = entries(kept)
+    (entry,) = entries(cache_dir)
     partial = entry.rename(entry.with_name(f".{entry.name}.partial"))
     (partial / "images").write_bytes(b"half of it")
     (partial / "other").touch()
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
-    assert entries(kept) == [entry]
+    assert entries(cache_dir) == [entry]
     assert not partial.exists()
     assert sorted(path.name for path in entry.iterdir()) == ["entry.json", "images"]
 
 
 def test_failed_build_leaves_no_entry_and_can_be_repeated(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = write_photos(tmp_path / "a", 2)
     with monkeypatch.context() as patched:
@@ -275,11 +284,13 @@ def test_failed_build_leaves_no_entry_and_can_be_repeated(
         load_cached_images(files[:1], SIZE)
         patched.setattr(os, "fsync", full)
         assert "No space left on device; set $DOMAINWISE_CACHE to another folder" in error_message(files)
-    assert len(entries(kept)) == 1
+    assert len(entries(cache_dir)) == 1
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
-def test_file_that_changes_while_reading_raises(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_changes_while_reading_raises(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = write_photos(tmp_path / "a", 3)
     read, seen = Path.read_bytes, set()
 
@@ -292,7 +303,7 @@ def test_file_that_changes_while_reading_raises(tmp_path: Path, kept: Path, monk
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", changing)
         assert error_message(files) == f"{files[1]} changed while it was read; run the same command again"
-    assert entries(kept) == []
+    assert entries(cache_dir) == []
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
 
@@ -300,23 +311,23 @@ def test_cache_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "below"
     monkeypatch.setenv("DOMAINWISE_CACHE", str(folder))
-    said = error_message(write_photos(tmp_path / "a", 1))
-    assert said == (
+    message = error_message(write_photos(tmp_path / "a", 1))
+    assert message == (
         f"decoded images could not be written to {folder}: Not a directory; set $DOMAINWISE_CACHE to another folder"
     )
 
 
 def test_insufficient_disk_space_raises_before_decoding(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, nothing_is_decoded: None
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, nothing_is_decoded: None
 ) -> None:
     files = write_photos(tmp_path / "a", 2)
     usage = namedtuple("usage", "total used free")
     needed = 2 * SIZE * SIZE * 3
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, needed - 1))
-    said = error_message(files)
-    assert said.startswith(f"2 decoded images of {SIZE} x {SIZE} need 0.0 GB, but {kept} has 0.0 GB free; ")
-    assert "$DOMAINWISE_CACHE to another folder, or reduce --image-size" in said
-    assert entries(kept) == []
+    message = error_message(files)
+    assert message.startswith(f"2 decoded images of {SIZE} x {SIZE} need 0.0 GB, but {cache_dir} has 0.0 GB free; ")
+    assert "$DOMAINWISE_CACHE to another folder, or reduce --image-size" in message
+    assert entries(cache_dir) == []
 
 
 def test_exactly_sufficient_disk_space_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,18 +337,18 @@ def test_exactly_sufficient_disk_space_is_accepted(tmp_path: Path, monkeypatch: 
     assert len(load_cached_images(files, SIZE).images) == 2
 
 
-def test_clear_cache_removes_every_entry(tmp_path: Path, kept: Path) -> None:
+def test_clear_cache_removes_every_entry(tmp_path: Path, cache_dir: Path) -> None:
     files = write_photos(tmp_path / "a", 2)
     images = load_cached_images(files, SIZE).images
     load_cached_images(files, 5)
-    (kept / f".{'a' * 32}.partial").mkdir()
+    (cache_dir / f".{'a' * 32}.partial").mkdir()
     count, size = cache_size()
     assert count == 2
-    in_json = sum((entry / "entry.json").stat().st_size for entry in entries(kept))
+    in_json = sum((entry / "entry.json").stat().st_size for entry in entries(cache_dir))
     assert size == 2 * 3 * (SIZE * SIZE + 5 * 5) + in_json
     clear_cache()
     # If a lock file were removed, two processes could hold locks of the same name.
-    assert {path.suffix for path in kept.iterdir()} == {".lock"}
+    assert {path.suffix for path in cache_dir.iterdir()} == {".lock"}
     assert cache_size() == (0, 0)
     # Open images stay usable.
     assert torch.equal(images, by_hand(files))
@@ -358,7 +369,7 @@ def test_clear_cache_keeps_other_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list((tmp_path / "a").iterdir())) == 2
 
 
-def test_clear_cache_without_a_folder_does_nothing(kept: Path) -> None:
+def test_clear_cache_without_a_folder_does_nothing(cache_dir: Path) -> None:
     clear_cache()
     assert cache_size() == (0, 0)
-    assert not kept.exists()
+    assert not cache_dir.exists()

@@ -17,8 +17,8 @@ from domainwise.data.decoding import decode_image
 SIZE = 16
 
 
-def pixels(made: bytes, size: int = SIZE) -> np.ndarray:
-    image = decode_image(made, size)
+def pixels(data: bytes, size: int = SIZE) -> np.ndarray:
+    image = decode_image(data, size)
     assert image.error == ""
     assert image.pixels is not None
     return np.frombuffer(image.pixels, np.uint8).reshape(size, size, 3)
@@ -38,9 +38,9 @@ def by_torchvision(image: Image.Image, size: int = SIZE) -> np.ndarray:
     ],
 )
 def test_images_are_resized_as_by_torchvision(name: str, size: int) -> None:
-    made = GOOD[name]()
-    expected = by_torchvision(Image.open(io.BytesIO(made)).convert("RGB"), size)
-    np.testing.assert_array_equal(pixels(made, size), expected)
+    data = GOOD[name]()
+    expected = by_torchvision(Image.open(io.BytesIO(data)).convert("RGB"), size)
+    np.testing.assert_array_equal(pixels(data, size), expected)
 
 
 def test_lossless_formats_keep_their_pixels() -> None:
@@ -58,12 +58,12 @@ def test_gray_images_have_three_equal_channels() -> None:
 def test_16_bit_images_are_scaled_and_not_clipped() -> None:
     values = deep()
     values[0, :4] = (0, 257, 32896, 65535)
-    made = content(Image.fromarray(values), "PNG")
+    data = content(Image.fromarray(values), "PNG")
     eight = np.round(values / 257).astype(np.uint8)
     assert list(eight[0, :4]) == [0, 1, 128, 255]
-    squashed = by_torchvision(Image.fromarray(eight).convert("RGB"))
-    np.testing.assert_array_equal(pixels(made), squashed)
-    assert decode_image(made, SIZE).note == "16-bit"
+    resized = by_torchvision(Image.fromarray(eight).convert("RGB"))
+    np.testing.assert_array_equal(pixels(data), resized)
+    assert decode_image(data, SIZE).note == "16-bit"
 
 
 def test_16_bit_byte_order_does_not_matter() -> None:
@@ -74,14 +74,14 @@ def test_16_bit_byte_order_does_not_matter() -> None:
 
 @pytest.mark.parametrize("name", ["rgba.png", "gray_alpha.png"])
 def test_transparent_images_are_placed_on_white(name: str) -> None:
-    made = GOOD[name]()
-    layers = np.asarray(Image.open(io.BytesIO(made)).convert("RGBA")).astype(float)
+    data = GOOD[name]()
+    layers = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")).astype(float)
     alpha = layers[..., 3:] / 255
     blended = layers[..., :3] * alpha + 255 * (1 - alpha)
     expected = by_torchvision(Image.fromarray(blended.round().astype(np.uint8)))
     # Pillow blends in integers.
-    assert np.abs(pixels(made).astype(int) - expected.astype(int)).max() <= 2
-    assert decode_image(made, SIZE).note == "transparent, placed on white"
+    assert np.abs(pixels(data).astype(int) - expected.astype(int)).max() <= 2
+    assert decode_image(data, SIZE).note == "transparent, placed on white"
 
 
 def test_fully_transparent_images_are_white() -> None:
@@ -92,12 +92,12 @@ def test_fully_transparent_images_are_white() -> None:
 
 def test_transparent_palette_colour_is_white() -> None:
     indices = np.asarray(clear_palette())
-    made = GOOD["clear_palette.png"]()
+    data = GOOD["clear_palette.png"]()
     expected = np.asarray(Image.open(io.BytesIO(GOOD["palette.png"]())).convert("RGB")).copy()
     assert 0 < (indices == 0).sum() < indices.size
     expected[indices == 0] = 255
-    np.testing.assert_array_equal(pixels(made), by_torchvision(Image.fromarray(expected)))
-    assert decode_image(made, SIZE).note == "transparent, placed on white"
+    np.testing.assert_array_equal(pixels(data), by_torchvision(Image.fromarray(expected)))
+    assert decode_image(data, SIZE).note == "transparent, placed on white"
 
 
 def test_first_frame_of_an_animation_is_used() -> None:
@@ -146,12 +146,12 @@ def test_broken_files_have_an_error(name: str, error: str) -> None:
 
 
 def test_random_damage_gives_an_image_or_an_error() -> None:
-    whole = content(photo(), "JPEG")
+    intact = content(photo(), "JPEG")
     errors = 0
     for seed in range(60):
         draw = np.random.default_rng(seed)
-        damaged = bytearray(whole)
-        for place in draw.integers(0, len(whole), 5):
+        damaged = bytearray(intact)
+        for place in draw.integers(0, len(intact), 5):
             damaged[place] = draw.integers(256)
         image = decode_image(bytes(damaged), 4)
         assert (image.pixels is None) == bool(image.error)
@@ -177,8 +177,8 @@ def test_more_files_than_one_chunk_are_decoded(tmp_path: Path) -> None:
     files = [tmp_path / f"{index}.ppm" for index in range(600)]
     for index, file in enumerate(files):
         file.write_bytes(content(Image.new("RGB", (2, 2), (index % 256, index // 256, 7)), "PPM"))
-    found = [image.pixels for image in decode_files(files, 1)]
-    assert found == [bytes([index % 256, index // 256, 7]) for index in range(600)]
+    decoded = [image.pixels for image in decode_files(files, 1)]
+    assert decoded == [bytes([index % 256, index // 256, 7]) for index in range(600)]
 
 
 def test_image_with_a_decoder_warning_is_used(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_read_error_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_pixels_are_rows_of_rgb(tmp_path: Path) -> None:
     image = photo(width=SIZE, height=SIZE)
-    made = decode_image(content(image, "PNG"), SIZE).pixels
-    assert made is not None
-    rows = torch.frombuffer(bytearray(made), dtype=torch.uint8).view(SIZE, SIZE, 3)
+    data = decode_image(content(image, "PNG"), SIZE).pixels
+    assert data is not None
+    rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(SIZE, SIZE, 3)
     assert rows[3, 5].tolist() == list(image.getpixel((5, 3)))

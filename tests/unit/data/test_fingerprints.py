@@ -108,11 +108,15 @@ def test_unreadable_file_is_tried_again(tmp_path: Path) -> None:
     (good,) = write_photos(tmp_path, 1)
     folder, missing = tmp_path / "folder.png", tmp_path / "missing.png"
     folder.mkdir()
-    found = compute_fingerprints([good, folder, missing], tmp_path / "index")
-    assert found[1:] == [UNREADABLE, UNREADABLE]
-    assert found[0] != UNREADABLE
+    fingerprints = compute_fingerprints([good, folder, missing], tmp_path / "index")
+    assert fingerprints[1:] == [UNREADABLE, UNREADABLE]
+    assert fingerprints[0] != UNREADABLE
     missing.write_bytes(good.read_bytes())
-    assert compute_fingerprints([good, folder, missing], tmp_path / "index") == [found[0], UNREADABLE, found[0]]
+    assert compute_fingerprints([good, folder, missing], tmp_path / "index") == [
+        fingerprints[0],
+        UNREADABLE,
+        fingerprints[0],
+    ]
 
 
 def test_read_error_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

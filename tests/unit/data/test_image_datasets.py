@@ -19,7 +19,7 @@ SIZE = 8
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
 
 def with_broken(root: Path, *names: str) -> Path:
@@ -96,9 +96,9 @@ def test_skipping_broken_images_warns_and_keeps_the_other_labels(tmp_path: Path)
     (note,) = (str(warning.message) for warning in caught)
     file = root / "day" / "cat" / "000-empty.jpg"
     assert note == f"2 of 6 images of domain 'day' are left out: {file} is empty (0 bytes) ..."
-    whole = image_files(write_tree(tmp_path / "whole", {"day": {"cat": 2, "dog": 2}}), image_size=SIZE)
+    intact = image_files(write_tree(tmp_path / "intact", {"day": {"cat": 2, "dog": 2}}), image_size=SIZE)
     assert dataset.domains[0].labels.tolist() == [0, 0, 1, 1]
-    assert torch.equal(dataset.domains[0].images, whole.domains[0].images)
+    assert torch.equal(dataset.domains[0].images, intact.domains[0].images)
     assert len(dataset.domains[1]) == 2
 
 
@@ -175,4 +175,4 @@ def test_check_decodes_every_file_and_caches_none(tmp_path: Path) -> None:
     assert result.notes == {root / "night" / "ant" / "1.jpg": "CMYK"}
     assert result.missing_classes == ["domain 'day' of pets has no image of class 'ant'"]
     assert reports == [("decoding day", 6, 6), ("decoding night", 3, 3)]
-    assert not (tmp_path / "kept").exists()
+    assert not (tmp_path / "cache").exists()

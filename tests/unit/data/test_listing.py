@@ -103,22 +103,22 @@ def test_symlinked_folders_are_followed(tmp_path: Path, link: str) -> None:
 def test_empty_domain_raises(tmp_path: Path) -> None:
     write_tree(tmp_path, {"day": {"cat": 1}})
     (tmp_path / "night" / "cat").mkdir(parents=True)
-    said = error_message(list_folder, tmp_path)
-    assert said == f"domain 'night' has no images in {tmp_path / 'night'}: remove the folder or fill it"
+    message = error_message(list_folder, tmp_path)
+    assert message == f"domain 'night' has no images in {tmp_path / 'night'}: remove the folder or fill it"
 
 
 def test_images_without_class_folder_raise(tmp_path: Path) -> None:
     write_tree(tmp_path, {"day": {"cat": 1}})
     touch(tmp_path / "night" / "1.JPG")
-    said = error_message(list_folder, tmp_path)
-    assert "domain 'night'" in said
-    assert "its images are not in class folders; images are expected at root/domain/class/image" in said
+    message = error_message(list_folder, tmp_path)
+    assert "domain 'night'" in message
+    assert "its images are not in class folders; images are expected at root/domain/class/image" in message
 
 
 def test_class_folders_without_domain_raise(tmp_path: Path) -> None:
     touch(tmp_path / "cat" / "1.jpg", tmp_path / "dog" / "1.jpg")
-    said = error_message(list_folder, tmp_path)
-    assert said == f"no images found in {tmp_path}: images are expected at root/domain/class/image"
+    message = error_message(list_folder, tmp_path)
+    assert message == f"no images found in {tmp_path}: images are expected at root/domain/class/image"
 
 
 def test_empty_folder_raises(tmp_path: Path) -> None:
@@ -282,10 +282,10 @@ def test_missing_or_unreadable_nico_list_raises(tmp_path: Path) -> None:
 
 def test_nico_without_images_raises(tmp_path: Path) -> None:
     (tmp_path / "bear").mkdir()
-    said = error_message(list_nico, write_split(tmp_path))
-    assert f"{tmp_path} has the split of nico but no images" in said
-    assert "folders car, ..." in said
-    assert "`domainwise data prepare nico`" in said
+    message = error_message(list_nico, write_split(tmp_path))
+    assert f"{tmp_path} has the split of nico but no images" in message
+    assert "folders car, ..." in message
+    assert "`domainwise data prepare nico`" in message
 
 
 @pytest.mark.skipif(

@@ -25,7 +25,7 @@ NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 
 
 def random_digits(count: int, seed: int = 0) -> tuple[Bytes, Bytes]:
-    """Images of noise, no two alike and none with a black pixel, and labels that have nothing to do with them."""
+    """Noise images, all different and without black pixels, with random labels."""
     rng = np.random.default_rng(seed)
     return rng.integers(1, 256, (count, 28, 28), np.uint8), rng.integers(0, 10, count, np.uint8)
 
@@ -36,7 +36,7 @@ def as_idx(values: Bytes) -> bytes:
 
 
 def write_digits(data_dir: Path, images: Bytes, labels: Bytes, gzipped: tuple[str, ...] = ()) -> Path:
-    """MNIST's four files, of which those named in `gzipped` are gzipped; the last fifth of the images is its test."""
+    """MNIST's four files, those in `gzipped` compressed; the last fifth of the images is the test set."""
     folder = data_dir / "MNIST" / "raw"
     folder.mkdir(parents=True)
     cut = len(images) * 4 // 5
@@ -60,10 +60,10 @@ def test_reads_training_images_then_test_images(tmp_path: Path, gzipped: tuple[s
 
 
 def test_data_dir_overrides_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everywhere, given = random_digits(20, seed=1), random_digits(20, seed=2)
-    monkeypatch.setenv("DOMAINWISE_DATA", str(write_digits(tmp_path / "everywhere", *everywhere)))
-    assert np.array_equal(load_digits()[0].numpy(), everywhere[0])
-    assert np.array_equal(load_digits(str(write_digits(tmp_path / "given", *given)))[0].numpy(), given[0])
+    default, explicit = random_digits(20, seed=1), random_digits(20, seed=2)
+    monkeypatch.setenv("DOMAINWISE_DATA", str(write_digits(tmp_path / "default", *default)))
+    assert np.array_equal(load_digits()[0].numpy(), default[0])
+    assert np.array_equal(load_digits(str(write_digits(tmp_path / "explicit", *explicit)))[0].numpy(), explicit[0])
 
 
 @needs_mnist

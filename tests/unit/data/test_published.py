@@ -16,7 +16,7 @@ REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().p
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DOMAINWISE_DATA", raising=False)
 
 

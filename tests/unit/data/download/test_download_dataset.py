@@ -64,8 +64,8 @@ def source(server: FileServer) -> Source:
 
 
 def check_folder(data_dir: Path) -> None:
-    made = {path.relative_to(data_dir).as_posix() for path in data_dir.rglob("*") if path.is_file()}
-    assert made == {
+    files = {path.relative_to(data_dir).as_posix() for path in data_dir.rglob("*") if path.is_file()}
+    assert files == {
         "TINY/photo/dog/1.jpg",
         "TINY/photo/cat/2.jpg",
         ".downloads/TINY.lock",
@@ -173,10 +173,10 @@ def test_two_processes_download_once(server: FileServer, tmp_path: Path) -> None
             assert second.stdout is not None
             assert second.stdout.readline() == "waiting for another process to download tiny\n"
             served.go_on.set()
-            said, errors = second.communicate(timeout=10)
+            output, errors = second.communicate(timeout=10)
         first_said, first_errors = first.communicate(timeout=10)
     assert (first.returncode, second.returncode) == (0, 0), first_errors + errors
-    assert said == f"{tmp_path / 'TINY'}\n"
+    assert output == f"{tmp_path / 'TINY'}\n"
     assert "arranging TINY" in first_said
     assert len(server.requests) == 1
     check_folder(tmp_path)
@@ -207,11 +207,11 @@ def test_unknown_dataset_suggests_the_nearest_name(tmp_path: Path) -> None:
 def test_nico_raises_with_instructions(tmp_path: Path) -> None:
     with pytest.raises(DomainwiseError) as caught:
         download_dataset("nico", tmp_path)
-    said = str(caught.value)
-    assert said.startswith("dataset nico cannot be downloaded automatically: in the data folder, put the images")
-    assert "NICO/<class>/<context>/*.jpg" in said
-    assert "NICO/mixed_split_corrected" in said
-    assert "\n" not in said
+    output = str(caught.value)
+    assert output.startswith("dataset nico cannot be downloaded automatically: in the data folder, put the images")
+    assert "NICO/<class>/<context>/*.jpg" in output
+    assert "NICO/mixed_split_corrected" in output
+    assert "\n" not in output
 
 
 @pytest.mark.parametrize("name", SOURCES)
