@@ -1,9 +1,9 @@
 """Train image classifiers that hold up in domains they never saw."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from domainwise.errors import DomainwiseError
+from domainwise.lazy import export_lazily
 
 if TYPE_CHECKING:
     from domainwise.perturbations import (
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
         SampleWisePerturbation,
         UniversalPerturbation,
     )
-    from domainwise.training import RunConfig, RunResult, load_algorithm, load_model, train
+    from domainwise.sweeps.runner import run_sweep
+    from domainwise.sweeps.spec import SweepSpec
+    from domainwise.training.config import RunConfig
+    from domainwise.training.loading import load_algorithm, load_model
+    from domainwise.training.trainer import RunResult, Trainer, train
 
 __version__ = "0.1.0"
 
@@ -25,20 +29,34 @@ __all__ = [
     "RunConfig",
     "RunResult",
     "SampleWisePerturbation",
+    "SweepSpec",
+    "Trainer",
     "UniversalPerturbation",
     "load_algorithm",
     "load_model",
+    "run_sweep",
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import torch only for what needs it: tables are read without, in a tenth of the time."""
-    if name not in __all__:
-        raise AttributeError(f"module 'domainwise' has no attribute {name!r}")
-    part = "domainwise.perturbations" if name.endswith("Perturbation") else "domainwise.training"
-    return getattr(importlib.import_module(part), name)
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "LowRankPerturbation": "perturbations",
+        "MultiplePerturbation": "perturbations",
+        "Perturbation": "perturbations",
+        "RunConfig": "training.config",
+        "RunResult": "training.trainer",
+        "SampleWisePerturbation": "perturbations",
+        "SweepSpec": "sweeps.spec",
+        "Trainer": "training.trainer",
+        "UniversalPerturbation": "perturbations",
+        "load_algorithm": "training.loading",
+        "load_model": "training.loading",
+        "run_sweep": "sweeps.runner",
+        "train": "training.trainer",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return __all__

@@ -12,6 +12,7 @@ ROOT = Path(domainwise.__file__).parent
 LAYERS = (
     "perturbations",
     "errors",
+    "lazy",
     "seeds",
     "hparams",
     "networks",

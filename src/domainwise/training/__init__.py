@@ -1,9 +1,9 @@
 """Training: a config, the trainer, and loading what it left in the run folder."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from domainwise.errors import RunInterrupted
+from domainwise.lazy import export_lazily
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training.config import RunConfig
 
@@ -22,10 +22,17 @@ __all__ = [
     "train",
 ]
 
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "RunResult": "trainer",
+        "Trainer": "trainer",
+        "load_algorithm": "loading",
+        "load_model": "loading",
+        "train": "trainer",
+    },
+)
 
-def __getattr__(name: str) -> Any:
-    """Import torch only for what needs it, so that reports and `--help` start without it."""
-    if name not in __all__:
-        raise AttributeError(f"module 'domainwise.training' has no attribute {name!r}")
-    module = "loading" if name.startswith("load_") else "trainer"
-    return getattr(importlib.import_module(f"domainwise.training.{module}"), name)
+
+def __dir__() -> list[str]:
+    return __all__

@@ -33,10 +33,12 @@ def find_network_builder(
     network: str | NetworkBuilder, weights: str | Path | None, batch_norm: BatchNorm | None
 ) -> NetworkBuilder:
     weights = str(weights or "none")
-    if isinstance(network, str) and is_backbone(network):
+    if isinstance(network, str) and network not in NETWORKS and is_backbone(network):
         return partial(build_backbone, network, weights=weights, batch_norm=batch_norm or "live")
     if weights != "none" or batch_norm is not None:
         raise DomainwiseError(f"network {import_path(network)} does not support weights or batch_norm; backbones do")
+    if isinstance(network, str) and network in NETWORKS:
+        return NETWORKS[network]
     choices = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
     return _look_up("network", network, NETWORKS, list_backbones(), choices)
 
@@ -169,7 +171,7 @@ def _resolve_weights(
     config: RunConfig, network: str | NetworkBuilder, dataset: Dataset
 ) -> tuple[str | Path | None, BatchNorm | None]:
     """Return a backbone's weights and batch norm: pretrained and frozen, if the dataset's defaults ask for that."""
-    if not isinstance(network, str) or not is_backbone(network):
+    if not isinstance(network, str) or network in NETWORKS or not is_backbone(network):
         return config.weights, config.batch_norm
     default = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
     weights = config.weights or default

@@ -27,18 +27,16 @@ class Tracker(Protocol):
     def end(self, *, is_complete: bool) -> None: ...
 
 
-def check_logger(name: LoggerName | None) -> None:
+def check_logger(name: LoggerName) -> None:
     """Raise an error if the tracker's package is not installed, before any work is done."""
-    if name is not None and importlib.util.find_spec(name) is None:
+    if importlib.util.find_spec(name) is None:
         raise DomainwiseError(f"logger {name!r} requires the package {name}: pip install 'domainwise[{name}]'")
 
 
 @contextmanager
 def track_run(config: RunConfig, *, is_resumed: bool) -> Iterator[Callable[[Record], None]]:
     """Yield the function to log new records with. The tracker already has those from before an interruption."""
-    if config.logger is None:
-        yield lambda record: None
-        return
+    assert config.logger is not None
     try:
         tracker = TRACKERS[config.logger](config, is_resumed)
     except Exception as error:  # each package has its own errors: no key, no server, ...

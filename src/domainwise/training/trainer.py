@@ -100,7 +100,8 @@ class Trainer:
             if not self.world.is_main:
                 self.on_data = self.on_start = self.on_step = self.on_record = _ignore
             with self.world.synchronize_errors():
-                check_logger(self.config.logger)
+                if self.config.logger is not None:
+                    check_logger(self.config.logger)
                 precision = autocast(self.device, self.config.precision)
                 self.dataset = self.datasets.build(self.config, self.on_data)
                 self.config, self.roles = resolve_config(self.config, self.dataset)
@@ -115,7 +116,7 @@ class Trainer:
                 with seeded_torch(self.config.threads, run_seed(self.config, self.dataset), self.device):
                     with self.world.synchronize_errors():
                         self._build_or_restore()
-                        if self.world.is_main:
+                        if self.config.logger is not None and self.world.is_main:
                             self.log = stack.enter_context(track_run(self.config, is_resumed=self.step > 0))
                     self.on_start(self.config, self.step)
                     for record in self.records:
