@@ -1,24 +1,24 @@
-"""Do domain-wise perturbations make a network look at the object? Grad-CAM against masks, beside accuracy.
+"""Do domain-wise perturbations make a network look at the object? Share of Grad-CAM on object masks, and accuracy.
 
-The demo's methods with its settings on both embedded datasets: a radius of .5, and .2 for AT, which stays at chance at
-.5. Attention is that of the last model, as a share of the heat of the predicted class, over each test domain.
+The demo's methods with its settings on both synthetic datasets: radius .5, and .2 for AT, which stays at chance at .5.
+Attention is measured for the last model and the predicted class, on each test domain.
 
     python benchmarks/object_attention.py
     python benchmarks/object_attention.py --seeds 1 --steps 2 --output /tmp/object_attention
 
-Finished runs are kept: a second call only measures, and one that was stopped goes on.
+Rerun the same command to resume; finished runs are only measured again.
 """
 
 import argparse
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from domainwise.explain.attention import Attention, Cell, attention_of_run, attention_table
+from domainwise.explain.attention import Attention, measure_attention, tabulate_attention
 from domainwise.reports.formats import as_markdown
 from domainwise.reproduction.demo import METHODS, STEPS, Plan
+from domainwise.selection.statistics import estimate_mean, format_percent
 from domainwise.sweeps.engine import Watch
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
@@ -28,7 +28,7 @@ from domainwise.training.loading import open_run
 DATASETS = ("silhouettes", "silhouettes_spurious")
 RADIUS, RADIUS_OF_AT = 0.5, 0.2
 
-Measured = Mapping[str, Sequence[Mapping[str, Attention]]]
+AttentionByMethod = Mapping[str, Sequence[Mapping[str, Attention]]]
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes, with one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/object_attention"))
     options = parser.parse_args()
     for dataset in options.datasets:
@@ -57,37 +57,37 @@ def main() -> None:
             if result is not None:
                 runs[method].append(result)
         print(f"\n### {dataset}, {options.steps} steps, {options.seeds} seeds\n")
-        print(page(runs, attention(runs)), flush=True)
+        print(format_page(runs, measure(runs)), flush=True)
 
 
 def config(dataset: str, method: str, seed: int, steps: int, output: Path) -> RunConfig:
-    """The demo's run of this method, on either dataset."""
+    """Return the config of the demo's run of this method, on either dataset."""
     radius = RADIUS_OF_AT if method == "at" else RADIUS
-    ((_, made),) = Plan(methods=(method,), radii=(radius,), seed=seed, steps=steps).configs()
-    return replace(made, dataset=dataset, output=output / f"{dataset}-{method}-{steps}-seed{seed}")
+    ((_, demo),) = Plan(methods=(method,), radii=(radius,), seed=seed, steps=steps).configs()
+    return replace(demo, dataset=dataset, output=output / f"{dataset}-{method}-{steps}-seed{seed}")
 
 
-def attention(runs: Mapping[str, Sequence[RunResult]]) -> Measured:
-    """Seed by seed, so that the data of one is made once."""
+def measure(runs: Mapping[str, Sequence[RunResult]]) -> AttentionByMethod:
+    """Measure attention seed by seed, so that each seed's data is made once."""
     device = pick_device("auto")
-    measured: dict[str, list[Mapping[str, Attention]]] = {method: [] for method in runs}
+    attention: dict[str, list[Mapping[str, Attention]]] = {method: [] for method in runs}
     for of_seed in zip(*runs.values(), strict=True):
         for method, result in zip(runs, of_seed, strict=True):
-            measured[method].append(attention_of_run(open_run(result.folder), device, which="last"))
+            attention[method].append(measure_attention(open_run(result.folder), device, which="last"))
             print(f"measured {result.folder.name}", file=sys.stderr, flush=True)
-    return measured
+    return attention
 
 
-def page(runs: Mapping[str, Sequence[RunResult]], measured: Measured) -> str:
-    """Attention and accuracy, a row a method each, and what did not count."""
-    table = attention_table(measured)
-    accuracies = [[method, *(str(accuracy(of, domain)) for domain in table.domains)] for method, of in runs.items()]
+def format_page(runs: Mapping[str, Sequence[RunResult]], attention: AttentionByMethod) -> str:
+    """Format attention and accuracy, one row per method, and the number of maps without heat."""
+    table = tabulate_attention(attention)
+    accuracies = [[method, *(format_accuracy(of, name) for name in table.domains)] for method, of in runs.items()]
     head, numbers = ["method", *table.domains], len(table.domains)
     blank = ", ".join(f"{method} {left_out} of {total}" for method, (left_out, total) in table.blank.items())
     return "\n\n".join(
         (
             "Share of attention on the object, in percent:",
-            as_markdown(head, table.lines(), numbers),
+            as_markdown(head, table.format_rows(), numbers),
             "Accuracy, in percent:",
             as_markdown(head, accuracies, numbers),
             f"Maps without heat, left out: {blank}.",
@@ -95,10 +95,9 @@ def page(runs: Mapping[str, Sequence[RunResult]], measured: Measured) -> str:
     )
 
 
-def accuracy(results: Sequence[RunResult], domain: str) -> Cell:
-    values = [float(result.last["accuracy"][domain]["main"]) for result in results]
-    error = statistics.pstdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return Cell(statistics.fmean(values), error, len(values))
+def format_accuracy(results: Sequence[RunResult], domain: str) -> str:
+    estimate = estimate_mean(result.last["accuracy"][domain]["main"] for result in results)
+    return format_percent(estimate.mean, estimate.error)
 
 
 if __name__ == "__main__":

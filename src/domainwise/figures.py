@@ -1,4 +1,4 @@
-"""Figures of matplotlib as files and as part of a page, the same bytes every time they are drawn."""
+"""Matplotlib figures as files and inline SVG, with the same bytes every time."""
 
 import io
 import re
@@ -11,35 +11,46 @@ from matplotlib.figure import Figure
 from domainwise.errors import unknown
 from domainwise.storage.files import write_atomic
 
-KINDS = ("png", "svg", "pdf")
-# Without dates, and with names inside that depend on the content alone.
-_SETTINGS: Any = {"svg.hashsalt": "domainwise", "svg.fonttype": "none"}
-_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+FORMATS = ("png", "svg", "pdf")
+# Without dates, and with SVG ids that depend on the content alone.
+_RC: Any = {"svg.hashsalt": "domainwise", "svg.fonttype": "none"}
+_METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+def check_figure_format(path: Path) -> str:
+    """Return the format that the suffix of `path` names: png, svg or pdf.
+
+    Raises:
+        DomainwiseError: For any other suffix. Call this before work whose figure would be lost.
+    """
+    name = path.suffix.lower().removeprefix(".")
+    if name not in FORMATS:
+        raise unknown("figure format", name or str(path), FORMATS)
+    return name
 
 
 def write_figure(path: Path, figure: Figure) -> None:
-    """Write the figure as what the ending of `path` says: png, svg or pdf."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in KINDS:
-        raise unknown("kind of picture", kind or str(path), KINDS)
+    """Write the figure in the format that the suffix of `path` names."""
+    name = check_figure_format(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, as_bytes(figure, kind))
+    write_atomic(path, render_figure(figure, name))
 
 
-def as_bytes(figure: Figure, kind: str = "png", dpi: int = 150) -> bytes:
+def render_figure(figure: Figure, name: str = "png", dpi: int = 150) -> bytes:
+    """Return the figure as the bytes of a png, svg or pdf file."""
     content = io.BytesIO()
-    with matplotlib.rc_context(_SETTINGS):
-        figure.savefig(content, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+    with matplotlib.rc_context(_RC):
+        figure.savefig(content, format=name, dpi=dpi, metadata=_METADATA[name])
     return content.getvalue()
 
 
-def as_inline_svg(figure: Figure, prefix: str) -> str:
-    """The figure as an `<svg>` element for a page.
+def render_inline_svg(figure: Figure, prefix: str) -> str:
+    """Return the figure as an `<svg>` element for an HTML page.
 
     Args:
-        prefix: of all names inside, so that several figures on a page do not take one another's.
+        prefix: prefix of all ids, so that several figures on a page do not clash.
     """
-    text = as_bytes(figure, "svg").decode()
+    text = render_figure(figure, "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)

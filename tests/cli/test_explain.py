@@ -1,4 +1,4 @@
-"""`domainwise explain`: a picture and a table from runs, over seeds, and input that cannot be used."""
+"""`domainwise explain`: the figure, the table over trial seeds, and errors."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from domainwise.explain.attention import attention_of_run
+from domainwise.explain.attention import measure_attention
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import open_run
 
@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """erm with two seeds, and uat with one seed at two radii."""
+    """Train erm with two trial seeds, and uat with one seed at two radii."""
     folder = tmp_path_factory.mktemp("runs")
     plan: list[tuple[str, str, int, dict[str, Any]]] = [
         ("erm-0", "erm", 0, {}),
@@ -43,34 +43,36 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(markdown: str) -> dict[str, list[str]]:
+def parse_rows(markdown: str) -> dict[str, list[str]]:
     lines = [line.strip("| ").split(" | ") for line in markdown.splitlines() if line.startswith("|")]
     return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
 
 
-def test_the_picture_and_the_table(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+def test_the_figure_and_the_table(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
     picture = tmp_path / "below" / "maps.png"
     result = domainwise(
         "explain", runs / "erm-0", runs / "erm-1", "--images", 2, "-o", picture, "--markdown", "--device", "cpu"
     )
     assert result.code == 0, result.err
     assert picture.read_bytes().startswith(PNG)
-    table = rows(result.out)
+    table = parse_rows(result.out)
     assert table["method"] == ["shift_0", "shift_8"]
-    found = [attention_of_run(open_run(runs / name), torch.device("cpu")) for name in ("erm-0", "erm-1")]
+    found = [measure_attention(open_run(runs / name), torch.device("cpu")) for name in ("erm-0", "erm-1")]
     for cell, domain in zip(table["erm"], ("shift_0", "shift_8"), strict=True):
         one, two = (100 * each[domain].share for each in found)
         assert cell == f"{(one + two) / 2:.1f} ± {abs(one - two) / 2 / 2**0.5:.1f}"
         coverage = sum(100 * each[domain].coverage for each in found) / 2
-        assert table["the whole image alike"][("shift_0", "shift_8").index(domain)] == f"{coverage:.1f}"
+        assert table["uniform attention"][("shift_0", "shift_8").index(domain)] == f"{coverage:.1f}"
 
 
-def test_a_folder_of_runs_and_what_tells_them_apart(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+def test_a_folder_of_runs_is_labeled_by_what_differs(
+    runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
+) -> None:
     picture = tmp_path / "maps.svg"
     result = domainwise("explain", runs, "--domain", "shift_0", "--images", 2, "-o", picture, "--markdown")
     assert result.code == 0, result.err
-    methods = [name for name in rows(result.out) if name not in ("method", "---")]
-    assert methods == ["erm", "uat, epsilon 0.5", "uat, epsilon 0.2", "the whole image alike"]
+    methods = [name for name in parse_rows(result.out) if name not in ("method", "---")]
+    assert methods == ["erm", "uat, epsilon 0.5", "uat, epsilon 0.2", "uniform attention"]
     drawn = picture.read_text()
     # A column for each run of the lowest seed, and none for the other.
     assert drawn.count(">erm<") == 1
@@ -79,7 +81,7 @@ def test_a_folder_of_runs_and_what_tells_them_apart(runs: Path, tmp_path: Path, 
     assert drawn.count("✓") + drawn.count("✗") == 6
 
 
-def test_the_same_call_draws_the_same_and_another_seed_other_images(
+def test_the_figure_is_reproducible_and_the_seed_samples_the_images(
     runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
 ) -> None:
     drawn = []
@@ -95,14 +97,15 @@ def test_the_same_call_draws_the_same_and_another_seed_other_images(
 
 
 def test_the_true_class_and_the_last_model(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
-    words = ("--classes", "true", "--which", "last", "--images", 1, "-o", tmp_path / "maps.png", "--markdown")
+    words = ("--target", "true", "--which", "last", "--images", 1, "-o", tmp_path / "maps.png", "--markdown")
     result = domainwise("explain", runs / "erm-0", *words)
     assert result.code == 0, result.err
-    found = attention_of_run(open_run(runs / "erm-0"), torch.device("cpu"), which="last", classes="true")
-    assert rows(result.out)["erm"] == [f"{100 * each.share:.1f}" for each in found.values()]
+    found = measure_attention(open_run(runs / "erm-0"), torch.device("cpu"), which="last", target="true")
+    assert parse_rows(result.out)["erm"] == [f"{100 * each.share:.1f}" for each in found.values()]
     assert "(true class)" in result.out
 
 
+@pytest.mark.filterwarnings("always")
 def test_runs_without_a_model_are_left_out_and_counted(
     runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
 ) -> None:
@@ -112,40 +115,41 @@ def test_runs_without_a_model_are_left_out_and_counted(
     picture = tmp_path / "maps.png"
     result = domainwise("explain", tmp_path / "runs", "--images", 1, "-o", picture, "--markdown")
     assert result.code == 0, result.err
-    assert "no best.safetensors yet: 1 run" in result.err
-    assert "uat" not in rows(result.out)
+    assert "note: 1 run left out for lack of best.safetensors" in result.err
+    assert "uat" not in parse_rows(result.out)
     (tmp_path / "runs" / "erm-0" / "best.safetensors").unlink()
     result = domainwise("explain", tmp_path / "runs", "-o", picture)
     assert result.code == 2
-    assert "has a model yet" in result.err
+    assert "has best.safetensors yet" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
-        (("--classes", "predict"), "did you mean 'predicted'?"),
+        (("--target", "predict"), "did you mean 'predicted'?"),
         (("--which", "newest"), "unknown which 'newest'"),
         (("--domain", "shift_9"), "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (("--layer", "featuriser.5"), "did you mean 'featurizer.5'?"),
-        (("--layer", "classifier"), "is no map of the image"),
-        (("--images", "0"), "--images must be from 1 to 32, as shift_8 has, not 0"),
-        (("--images", "33"), "--images must be from 1 to 32"),
-        (("--output", "maps.gif"), "unknown kind of picture 'gif'"),
-        (("nowhere",), "there is no folder nowhere"),
+        (("--layer", "classifier"), "is not a map of the image"),
+        (("--images", "0"), "images must be from 1 to 32, all that shift_8 has, not 0"),
+        (("--images", "33"), "images must be from 1 to 32"),
+        (("--output", "maps.gif"), "unknown figure format 'gif'"),
+        (("nowhere",), "folder nowhere not found"),
+        (("--device", "gpu"), "unknown device 'gpu'"),
     ],
 )
-def test_wrong_input_is_one_line(
-    words: tuple[str, ...], said: str, runs: Path, tmp_path: Path, domainwise: Callable[..., Any], monkeypatch: Any
+def test_errors_are_one_line(
+    args: tuple[str, ...], message: str, runs: Path, tmp_path: Path, domainwise: Callable[..., Any], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = domainwise("explain", runs / "erm-0", "--no-table", *words)
+    result = domainwise("explain", runs / "erm-0", "--no-table", *args)
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert result.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_runs_of_other_data_are_not_shown_together(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+def test_runs_of_different_data_raise_an_error(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
     other = tmp_path / "other"
     shutil.copytree(runs / "erm-0", other)
     config = json.loads((other / "config.json").read_text())
@@ -153,11 +157,11 @@ def test_runs_of_other_data_are_not_shown_together(runs: Path, tmp_path: Path, d
     (other / "config.json").write_text(json.dumps(config))
     result = domainwise("explain", runs / "erm-0", other, "-o", tmp_path / "maps.png")
     assert result.code == 2
-    assert "cannot be shown together: their dataset_options is" in result.err
+    assert "differ in dataset_options" in result.err
     assert result.err.count("\n") == 1
 
 
-def test_a_network_without_maps_is_one_line(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+def test_a_network_without_maps_raises_a_one_line_error(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
     config = RunConfig(
         algorithm="erm", network="mlp", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "run"
     )
@@ -166,3 +170,20 @@ def test_a_network_without_maps_is_one_line(tmp_path: Path, domainwise: Callable
     assert result.code == 2
     assert "Grad-CAM needs a layer" in result.err
     assert not (tmp_path / "maps.png").exists()
+
+
+def test_json_has_the_numbers_of_the_table(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    figure = tmp_path / "maps.png"
+    result = domainwise("explain", runs / "erm-0", "--images", 1, "-o", figure, "--json", "-q")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    content = json.loads(result.out)
+    attention = measure_attention(open_run(runs / "erm-0"), torch.device("cpu"))
+    assert content["figure"] == str(figure)
+    assert content["attention"]["rows"]["erm"]["shift_8"]["mean"] == pytest.approx(attention["shift_8"].share)
+
+
+def test_quiet_prints_nothing(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    result = domainwise("explain", runs / "erm-0", "--images", 1, "-o", tmp_path / "maps.png", "--quiet")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert (tmp_path / "maps.png").exists()

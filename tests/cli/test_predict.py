@@ -1,4 +1,4 @@
-"""`domainwise predict`: files and folders to classes, in every format, and files that are no images."""
+"""`domainwise predict`: files and folders, every output format, broken files, and errors."""
 
 import csv
 import io
@@ -14,6 +14,7 @@ from PIL import Image
 
 from domainwise.data import silhouettes
 from domainwise.training import RunConfig, load_model, train
+from domainwise.training.prediction import predict_images
 
 COUNTS = {"train_count": 200, "test_count": 40, "shifts": [0]}
 
@@ -40,8 +41,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Call = Callable[..., Any]
 
 
-def test_json_holds_what_the_model_says(domainwise: Call, run: Path, pictures: Path) -> None:
-    result = domainwise("predict", run, pictures, "--format", "json", "--which", "last")
+def test_json_has_the_models_probabilities(domainwise: Call, run: Path, pictures: Path) -> None:
+    result = domainwise("predict", run, pictures, "--json", "--which", "last")
     assert result.code == 0, result.err
     rows = json.loads(result.out)
     assert [Path(row["image"]).name for row in rows] == [f"{index}.png" for index in range(6)]
@@ -54,7 +55,7 @@ def test_json_holds_what_the_model_says(domainwise: Call, run: Path, pictures: P
     assert [row["probability"] for row in rows] == pytest.approx(expected.max(1).values.tolist(), abs=1e-5)
 
 
-def test_csv_into_a_file(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+def test_csv_is_written_to_a_file(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
     result = domainwise("predict", run, pictures / "0.png", pictures / "0.png", "-o", tmp_path / "out.csv")
     assert result.code == 0, result.err
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
@@ -63,38 +64,54 @@ def test_csv_into_a_file(domainwise: Call, run: Path, pictures: Path, tmp_path: 
     assert float(rows[0]["probability"]) == max(float(rows[0]["cow"]), float(rows[0]["camel"]))
 
 
-def test_the_table_shows_as_many_classes_as_asked(domainwise: Call, run: Path, pictures: Path) -> None:
+def test_top_sets_the_number_of_classes(domainwise: Call, run: Path, pictures: Path) -> None:
     result = domainwise("predict", run, pictures / "1.png", "--top", 2)
     assert result.code == 0, result.err
     assert {"cow", "camel"} <= set(result.out.split())
     assert result.out.count("%") == 2
 
 
-def test_a_broken_file_does_not_hide_the_others(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+def test_broken_files_are_reported_after_the_others(
+    domainwise: Call, run: Path, pictures: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
-    result = domainwise("predict", run, broken, pictures / "1.png", "--format", "json")
+    result = domainwise("predict", run, broken, pictures / "1.png", "--json")
     assert result.code == 1
-    assert "broken.png is not an image that can be read" in result.err
+    assert "broken.png is not an image" in result.err
     rows = json.loads(result.out)
     assert rows[0]["class"] is None
     assert rows[1]["class"] in ("cow", "camel")
 
 
+def test_quiet_prints_nothing(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    result = domainwise("predict", run, pictures, "--quiet", "--output", tmp_path / "classes.json")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert len(json.loads((tmp_path / "classes.json").read_text())) == 6
+
+
+def test_the_python_call_returns_the_same(run: Path, pictures: Path) -> None:
+    predictions = predict_images(run, [pictures], device="cpu")
+    assert [each.file.name for each in predictions] == [f"{index}.png" for index in range(6)]
+    assert all(sum(each.probabilities.values()) == pytest.approx(1, abs=1e-5) for each in predictions)
+    assert all(each.probabilities[each.label] == max(each.probabilities.values()) for each in predictions)
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
-        (("{run}", "nothing.png"), "there is no file or folder nothing.png"),
-        (("{empty}", "{pictures}"), "there is no run in"),
-        (("{run}", "{empty}"), "there are no images in the folder"),
-        (("{run}", "{pictures}", "--format", "cvs"), "csv"),
+        (("{run}", "nothing.png"), "file or folder nothing.png not found"),
+        (("{empty}", "{pictures}"), "no run in"),
+        (("{run}", "{empty}"), "no images found in folder"),
+        (("{run}", "{pictures}", "--output", "classes.cvs"), "did you mean 'csv'?"),
+        (("{run}", "{pictures}", "--device", "gpu"), "unknown device 'gpu'"),
         (("{run}", "{pictures}", "--which", "newest"), "which must be"),
     ],
 )
-def test_wrong_input_is_one_line(
-    words: tuple[str, ...], said: str, domainwise: Call, run: Path, pictures: Path, tmp_path: Path
+def test_errors_are_one_line(
+    args: tuple[str, ...], message: str, domainwise: Call, run: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    result = domainwise("predict", *(word.format(run=run, pictures=pictures, empty=tmp_path) for word in words))
+    result = domainwise("predict", *(word.format(run=run, pictures=pictures, empty=tmp_path) for word in args))
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert "Traceback" not in result.err

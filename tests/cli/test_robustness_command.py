@@ -1,5 +1,6 @@
-"""`domainwise robustness`: the picture, the table, the CSV, the other axis, Ctrl-C, and input that cannot be used."""
+"""`domainwise robustness`: the figure, the table, CSV and JSON, accuracy against epsilon, Ctrl-C, and errors."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """erm and uat with two radii, two trials each."""
+    """Train erm, and uat with two radii, two trials each."""
     folder = tmp_path_factory.mktemp("runs")
     for trial in (0, 1):
         for name, hparams in (("erm", {}), ("uat", {"epsilon": 0.5}), ("uat", {"epsilon": 2.0})):
@@ -39,15 +40,28 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_picture_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+def test_figure_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
     folders = [runs / f"{name}-{trial}" for name in ("erm", "uat0.5") for trial in (0, 1)]
     result = domainwise(
-        *("robustness", *folders, "--radii", "1,0", "--attack-steps", 2, "--which", "last", "--domain", "shift_8"),
+        *(
+            "robustness",
+            *folders,
+            "--radius",
+            1,
+            "--radius",
+            0,
+            "--attack-steps",
+            2,
+            "--which",
+            "last",
+            "--domain",
+            "shift_8",
+        ),
         *("-o", tmp_path / "r.png", "--csv", tmp_path / "r.csv", "--device", "cpu", "--markdown"),
     )
     assert result.code == 0, result.err
-    with Image.open(tmp_path / "r.png") as picture:
-        assert min(picture.size) > 300
+    with Image.open(tmp_path / "r.png") as figure:
+        assert min(figure.size) > 300
     frame = pl.read_csv(tmp_path / "r.csv")
     assert len(frame) == 4 * 2 * 2
     assert set(frame["label"]) == {"erm", "uat"}
@@ -59,22 +73,20 @@ def test_picture_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_p
     assert len(rows) == 2 * 2
     clean = frame.filter(pl.col("radius") == 0, pl.col("label") == "uat", pl.col("kind") == "sample")["accuracy"]
     one, other = clean.to_list()
-    # The standard deviation of two is half their distance, and the error that over the root of two.
+    # The standard deviation of two values is half their distance; the error divides it by the root of two.
     expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
     assert any(f"| uat | shift_8 | sample | {expected} |" in row for row in rows)
 
 
-def test_test_domains_are_attacked_where_none_is_named(
-    domainwise: Callable[..., Any], runs: Path, tmp_path: Path
-) -> None:
-    words = ("--radii", "0", "--kind", "domain", "--images", 5, "--csv", tmp_path / "r.csv", "-o", tmp_path / "r.svg")
+def test_test_domains_are_attacked_by_default(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    words = ("--radius", 0, "--kind", "domain", "--images", 5, "--csv", tmp_path / "r.csv", "-o", tmp_path / "r.svg")
     result = domainwise("robustness", runs / "erm-0", *words)
     assert result.code == 0, result.err
     frame = pl.read_csv(tmp_path / "r.csv")
     assert frame.select("domain", "kind", "images").rows() == [("shift_0", "domain", 5), ("shift_8", "domain", 5)]
 
 
-def test_against_the_epsilon_of_training(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
     words = ("-o", tmp_path / "e.png", "--csv", tmp_path / "e.csv", "--markdown")
     result = domainwise("robustness", "--against-epsilon", runs, *words)
     assert result.code == 0, result.err
@@ -87,33 +99,44 @@ def test_against_the_epsilon_of_training(domainwise: Callable[..., Any], runs: P
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
-        (("{runs}/nothing",), "there is no run in"),
-        (("{runs}/erm-0", "--radii", "0;1"), "--radii takes numbers"),
-        (("{runs}/erm-0", "--radii", "-1"), "at least 0"),
+        (("{runs}/nothing",), "nothing not found"),
+        (("{runs}/erm-0", "--radius", "-1"), "at least 0"),
+        (("{runs}/erm-0", "--device", "gpu"), "unknown device 'gpu'"),
         (("{runs}/erm-0", "--kind", "domian"), "did you mean 'domain'"),
         (("{runs}/erm-0", "--domain", "shift_88"), "did you mean 'shift_8'"),
-        (("{runs}/erm-0", "--which", "newest"), "which must be"),
+        (("{runs}/erm-0", "--which", "newest"), "unknown which 'newest'"),
         (("{runs}/erm-0", "--output", "r.gif"), "png, svg, pdf"),
         (("{runs}/erm-0", "--attack-steps", "0"), "at least 1 step"),
-        (("--against-epsilon", "{runs}/nothing"), "there is no folder"),
+        (("--against-epsilon", "{runs}/nothing"), "nothing not found"),
     ],
 )
-def test_wrong_input_is_one_line(
-    words: tuple[str, ...],
-    said: str,
+def test_errors_are_one_line(
+    args: tuple[str, ...],
+    message: str,
     domainwise: Callable[..., Any],
     runs: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = domainwise("robustness", *(word.format(runs=runs) for word in words))
+    result = domainwise("robustness", *(word.format(runs=runs) for word in args))
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_runs_and_json(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    args = ("--radius", 0, "--kind", "sample", "--images", 5, "--domain", "shift_0", "-o", tmp_path / "r.png")
+    result = domainwise("robustness", runs, *args, "--json", "--quiet", "--device", "cpu")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    rows = json.loads(result.out)
+    assert {(row["label"], row["trial"]) for row in rows} == {
+        (label, trial) for label in ("erm", "uat, epsilon 0.5", "uat, epsilon 2.0") for trial in (0, 1)
+    }
 
 
 def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:

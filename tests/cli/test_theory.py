@@ -1,4 +1,4 @@
-"""`domainwise theory`: the table, the figures, the file, and what cannot be asked for."""
+"""`domainwise theory`: the table, the figures, JSON, the docs page, and errors."""
 
 import json
 from collections.abc import Callable
@@ -8,22 +8,22 @@ import pytest
 
 Cli = Callable[..., object]
 ROOT = Path(__file__).parents[2]
-# Claims that hold, and one of each other kind; a change of any verdict should be noticed.
-VERDICTS = ["holds", "depends", "holds", *["fails"] * 7, *["depends"] * 2, "fails"]
+# A change of any verdict should be noticed.
+VERDICTS = ["holds", "depends", "holds", *["does not hold"] * 7, *["depends"] * 2, "does not hold"]
 
 
-def test_findings_and_figures_are_written(domainwise: Cli, tmp_path: Path) -> None:
-    outcome = domainwise("theory", "--out", tmp_path / "theory")
+def test_claims_and_figures_are_written(domainwise: Cli, tmp_path: Path) -> None:
+    outcome = domainwise("theory", "--output", tmp_path / "theory")
     assert outcome.code == 0, outcome.err
     content = json.loads((tmp_path / "theory" / "theory.json").read_text())
-    assert [finding["verdict"] for finding in content["findings"]] == VERDICTS
+    assert [check["verdict"] for check in content["claims"]] == VERDICTS
     assert "depends" in outcome.out
     for name in ("task", "reliance_over_time", "reliance_over_p", "bound", "map"):
         assert (tmp_path / "theory" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / "theory" / f"{name}.svg").read_text()
 
 
-def test_the_page_says_what_the_command_prints(domainwise: Cli) -> None:
+def test_the_docs_page_has_the_table(domainwise: Cli) -> None:
     table = domainwise("theory", "--markdown").out.strip()
     assert f"\n{table}\n" in (ROOT / "docs" / "theory.md").read_text(), (
         "put what `domainwise theory --markdown` prints into docs/theory.md"
@@ -31,33 +31,37 @@ def test_the_page_says_what_the_command_prints(domainwise: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "message"),
     [
         (["--radius", "1"], "radius must be above 0, at most .9 and below beta, not 1"),
         (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0, at most .9 and below beta, not 0.5"),
         (["--radius", "0"], "radius must be above 0"),
     ],
 )
-def test_a_radius_outside_the_proof_is_one_line(domainwise: Cli, tmp_path: Path, words: list[str], said: str) -> None:
-    outcome = domainwise("theory", "--out", tmp_path / "theory", *words)
+def test_a_radius_outside_the_theory_is_a_one_line_error(
+    domainwise: Cli, tmp_path: Path, args: list[str], message: str
+) -> None:
+    outcome = domainwise("theory", "--output", tmp_path / "theory", *args)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (tmp_path / "theory").exists()
 
 
-def test_other_settings_give_other_findings(domainwise: Cli) -> None:
-    """A small spurious feature, and a large shift: nothing in the code takes the defaults for granted."""
+def test_other_settings_give_other_evidence(domainwise: Cli) -> None:
+    """A small spurious feature and a large shift: no check assumes the defaults."""
     small = domainwise("theory", "--markdown", "--radius", "0.05", "--beta", "0.1").out
-    assert "as far as was tried" in small
-    large = domainwise("theory", "--markdown", "--radius", "0.8", "--beta", "3")
-    assert large.code == 0, large.err
-    assert "delta = 0.8" in large.out
+    assert "the end of the range" in small
+    large = domainwise("theory", "--json", "--quiet", "--radius", "0.8", "--beta", "3")
+    assert (large.code, large.err) == (0, "")
+    content = json.loads(large.out)
+    assert (content["radius"], content["beta"]) == (0.8, 3)
+    assert any("delta = 0.8" in check["evidence"] for check in content["claims"])
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(domainwise: Cli, tmp_path: Path) -> None:
+def test_an_invalid_output_is_a_one_line_error(domainwise: Cli, tmp_path: Path) -> None:
     (tmp_path / "theory").write_text("a file, not a folder")
-    outcome = domainwise("theory", "--out", tmp_path / "theory")
+    outcome = domainwise("theory", "--output", tmp_path / "theory")
     assert outcome.code == 2
-    assert "cannot be written to" in outcome.err
+    assert "could not be created" in outcome.err
     assert outcome.err.count("\n") == 1

@@ -11,7 +11,7 @@ from rich.console import Console
 from domainwise.cli.console import DataProgress, SweepProgress, format_duration, interruptible, print_table
 from domainwise.cli.sweep import _print_outcomes
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.figures import as_bytes, write_figure
+from domainwise.figures import render_figure, write_figure
 from domainwise.reports.formats import as_markdown
 from domainwise.reports.html import Picture, write_page
 from domainwise.reproduction.plan import RecipeCost, RecipePlan, cost_of, plan_recipe
@@ -240,7 +240,9 @@ def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, c
     if done and made.tables:
         files.append(place / "result.html")
         pictures = [
-            Picture(name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=as_bytes(figure))
+            Picture(
+                name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=render_figure(figure)
+            )
             for name, figure in made.figures.items()
         ]
         extra = [*made.tables[:-1], replace(made.tables[-1], notes=made.notes)]

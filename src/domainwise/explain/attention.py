@@ -1,12 +1,10 @@
-"""How much of what a network looks at lies on the object: Grad-CAM against masks, as a number a domain.
+"""Share of a network's Grad-CAM attention that lies on the object, measured with object masks.
 
-An image's share is the heat on its object over all its heat; what speaks against the class counts as none. The map is
-the one that is shown, upsampled to the image, so a network of few cells spreads heat beyond a small object: shares are
-compared between networks of one architecture, and with the share of the image that the object covers, which a network
-that looks everywhere alike would have.
+An image's share is the heat on its object divided by all of its heat; negative attribution is dropped by Grad-CAM's
+ReLU. Maps are upsampled to the image, so a network with few cells spreads heat beyond a small object. Compare shares
+only between networks of one architecture, and with the object's coverage: the share of uniform attention.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,22 +16,24 @@ from domainwise.data import Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.explain.gradcam import heat_maps, map_layer
+from domainwise.explain.gradcam import compute_gradcam, find_target_layer
+from domainwise.selection.statistics import Estimate, estimate_mean, format_percent
 from domainwise.storage.run_folder import Which
 from domainwise.training.loading import OpenRun
 
-Explained = Literal["predicted", "true"]
+Target = Literal["predicted", "true"]
+UNIFORM = "uniform attention"
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Of one network on one domain.
+    """Attention of one network on one domain.
 
     Args:
-        share: of heat that lies on the object, mean over images; NaN where no map has heat.
-        coverage: share of the image that the object takes, mean over the same images.
-        images: how many count.
-        blank: how many were left out because their map has no heat: nothing speaks for their class.
+        share: share of the heat that lies on the object, averaged over images; NaN if no map has heat.
+        coverage: share of the image that the object covers, averaged over the same images.
+        images: number of images that count.
+        blank: number of images left out because their map has no heat.
     """
 
     share: float
@@ -42,94 +42,80 @@ class Attention:
     blank: int
 
 
-def share_on_object(maps: Tensor, masks: Tensor) -> Tensor:
-    """For each image the share of its heat on its object, (b,); NaN for a map of zeros.
+def compute_object_share(maps: Tensor, masks: Tensor) -> Tensor:
+    """Return per image the share of the heat on the object, (b,); NaN for a map of zeros.
 
     Args:
-        maps: (b, H, W), nowhere negative.
+        maps: (b, H, W), nonnegative.
         masks: bool, (b, H, W).
     """
     return (maps * masks).sum((1, 2)) / maps.sum((1, 2))
 
 
-def object_attention(
+def measure_object_attention(
     network: nn.Module,
     domain: Domain,
     indices: Tensor,
     device: torch.device,
     *,
-    classes: Explained = "predicted",
+    target: Target = "predicted",
     layer: str | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Attention:
-    """The attention of a network to the objects in a domain's images `indices`.
+    """Measure the network's attention on the objects in the images `indices` of a domain.
 
     Args:
-        classes: the class that is explained: what the network predicts, right or wrong, because that is what it acts
-            on; or the true one.
+        target: class to explain: `predicted`, right or wrong, because it is what the network acts on; or `true`.
+        layer: layer to explain (default: `find_target_layer`).
     """
     if domain.masks is None:
-        raise DomainwiseError(f"domain {domain.name!r} has no masks of its objects to compare attention with")
+        raise DomainwiseError(f"domain {domain.name!r} has no object masks to compare attention with")
     network = network.to(device)
-    found = map_layer(network, domain.images.shape[1:], layer)
+    target_layer = find_target_layer(network, domain.images.shape[1:], layer)
     shares, coverages, done = [], [], 0
     for images, labels in iterate_batches(domain, indices, device):
         masks = domain.masks[indices[done : done + len(images)]].to(device)
-        maps = heat_maps(network, images, labels if classes == "true" else None, found)
-        shares.append(share_on_object(maps, masks).cpu())
+        maps = compute_gradcam(network, images, labels if target == "true" else None, target_layer)
+        shares.append(compute_object_share(maps, masks).cpu())
         coverages.append(masks.float().mean((1, 2)).cpu())
         done += len(images)
         on_progress(f"Grad-CAM on {domain.name}", done, len(indices))
     share, coverage = torch.cat(shares), torch.cat(coverages)
-    counted = ~share.isnan()
+    has_heat = ~share.isnan()
     return Attention(
-        share=share[counted].mean().item(),
-        coverage=coverage[counted].mean().item(),
-        images=int(counted.sum()),
-        blank=int((~counted).sum()),
+        share=share[has_heat].mean().item(),
+        coverage=coverage[has_heat].mean().item(),
+        images=int(has_heat.sum()),
+        blank=int((~has_heat).sum()),
     )
 
 
-def attention_of_run(
+def measure_attention(
     run: OpenRun,
     device: torch.device,
     *,
     which: Which = "best",
-    classes: Explained = "predicted",
+    target: Target = "predicted",
     layer: str | None = None,
     domains: Sequence[str] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Attention]:
-    """A run's attention on the main part of domains that have masks, by default of all that it is tested on."""
+    """Measure a run's attention on the main part of each domain with masks (default: of its test domains)."""
     model = run.model(which)
-    looked_at = [run.dataset.domains[run.dataset.index(name)] for name in domains or run.roles.test]
+    selected = [run.dataset.domains[run.dataset.index(name)] for name in domains or run.roles.test]
     return {
-        domain.name: object_attention(
+        domain.name: measure_object_attention(
             model,
             domain,
             run.splits[domain.name].main,
             device,
-            classes=classes,
+            target=target,
             layer=layer,
             on_progress=lambda what, done, total: on_progress(f"{run.name}: {what}", done, total),
         )
-        for domain in looked_at
+        for domain in selected
         if domain.masks is not None
     }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Mean over runs and its standard error, None for a single run."""
-
-    mean: float
-    error: float | None
-    runs: int
-
-    def __str__(self) -> str:
-        """In percent."""
-        mean = f"{100 * self.mean:.1f}"
-        return mean if self.error is None else f"{mean} ± {100 * self.error:.1f}"
 
 
 @dataclass(frozen=True)
@@ -137,54 +123,53 @@ class AttentionTable:
     """Shares of attention on the object.
 
     Args:
-        rows: by method and then by domain; a method lacks a domain that none of its runs was tested on.
-        coverage: what a network that looks everywhere alike would have, by domain, a mean over all runs.
-        blank: how many of how many maps were left out because they have no heat, by method.
+        domains: columns of the table.
+        rows: mean share over runs, by method and domain; domains that no run of the method was tested on are missing.
+        coverage: share that uniform attention would have, by domain, averaged over all runs.
+        blank: number of maps left out for lack of heat and number of all maps, by method.
     """
 
     domains: tuple[str, ...]
-    rows: Mapping[str, Mapping[str, Cell]]
+    rows: Mapping[str, Mapping[str, Estimate]]
     coverage: Mapping[str, float]
     blank: Mapping[str, tuple[int, int]]
 
-    def lines(self) -> list[list[str]]:
-        """A line a method, its name first, and last the coverage."""
-        lines = [
-            [name, *(str(cells[domain]) if domain in cells else "" for domain in self.domains)]
-            for name, cells in self.rows.items()
+    def format_rows(self) -> list[list[str]]:
+        """Return one row per method, its name first, and last the coverage."""
+        uniform = {domain: Estimate(share, None, 1) for domain, share in self.coverage.items()}
+        return [
+            [name, *(_format(estimates.get(domain)) for domain in self.domains)]
+            for name, estimates in {**self.rows, UNIFORM: uniform}.items()
         ]
-        blind = (f"{100 * self.coverage[domain]:.1f}" if domain in self.coverage else "" for domain in self.domains)
-        return [*lines, ["the whole image alike", *blind]]
 
 
-def attention_table(measured: Mapping[str, Sequence[Mapping[str, Attention]]]) -> AttentionTable:
-    """One row a method from the attention of each of its runs; domains in the order they are met."""
-    domains = dict.fromkeys(domain for runs in measured.values() for run in runs for domain in run)
-    everything = [run for runs in measured.values() for run in runs]
-    coverage = {domain: cell.mean for domain, cell in _cells(everything, "coverage").items()}
+def _format(estimate: Estimate | None) -> str:
+    return "" if estimate is None else format_percent(estimate.mean, estimate.error)
+
+
+def tabulate_attention(attention: Mapping[str, Sequence[Mapping[str, Attention]]]) -> AttentionTable:
+    """Build the table from the attention of each method's runs; domains keep the order in which they occur."""
+    domains = dict.fromkeys(domain for runs in attention.values() for run in runs for domain in run)
+    every_run = [run for runs in attention.values() for run in runs]
     return AttentionTable(
         tuple(domains),
-        {method: _cells(runs, "share") for method, runs in measured.items()},
-        coverage,
+        {method: _average(runs, "share") for method, runs in attention.items()},
+        {domain: estimate.mean for domain, estimate in _average(every_run, "coverage").items()},
         {
             method: (
                 sum(each.blank for run in runs for each in run.values()),
                 sum(each.blank + each.images for run in runs for each in run.values()),
             )
-            for method, runs in measured.items()
+            for method, runs in attention.items()
         },
     )
 
 
-def _cells(runs: Sequence[Mapping[str, Attention]], what: Literal["share", "coverage"]) -> dict[str, Cell]:
+def _average(runs: Sequence[Mapping[str, Attention]], field: Literal["share", "coverage"]) -> dict[str, Estimate]:
     values: dict[str, list[float]] = {}
     for run in runs:
         for domain, attention in run.items():
             # A run whose maps are all blank has no share.
             if attention.images:
-                values.setdefault(domain, []).append(getattr(attention, what))
-    return {domain: Cell(statistics.fmean(each), _standard_error(each), len(each)) for domain, each in values.items()}
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    return statistics.pstdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+                values.setdefault(domain, []).append(getattr(attention, field))
+    return {domain: estimate_mean(each) for domain, each in values.items()}

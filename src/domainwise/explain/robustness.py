@@ -20,10 +20,12 @@ from torch.nn import functional as F
 
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
+from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
+from domainwise.selection.statistics import aggregate_means
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun
 
@@ -58,19 +60,18 @@ def attack_run(
     which: Which = "best",
     seed: int = 0,
     device: torch.device | None = None,
-    on_attack: Callable[[], None] = lambda: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> list[AttackResult]:
     """Measure the run's model under every attack requested; the same seed gives the same numbers.
 
     Args:
-        domains: Names of the domains (default: the run's test domains).
+        domains: names of the domains (default: the run's test domains).
         radii: l2 radii over a whole image in [0, 1], whatever its size. Radius 0 gives the clean accuracy.
-        kinds: Kinds of attack, `domain` and `sample`.
-        steps: Ascent steps per attack.
-        images: Number of images per domain, from its main part (default: all).
-        which: Model of the run, `best` or `last`.
-        seed: Seed for the random starts.
-        on_attack: Called after each attack.
+        kinds: kinds of attack, `domain` and `sample`.
+        steps: ascent steps per attack.
+        images: number of images per domain, from its main part (default: all).
+        which: model of the run, `best` or `last`.
+        seed: seed for the random starts.
     """
     _check_attack(radii, kinds, steps, images)
     names = tuple(domains) or run.roles.test
@@ -79,7 +80,7 @@ def attack_run(
             raise unknown(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
     device = device or torch.device("cpu")
     model = run.model(which).to(device)
-    results = []
+    results: list[AttackResult] = []
     for name in names:
         domain, split = run.dataset.domains[run.dataset.index(name)], run.splits[name]
         attacked = Split(main=split.main[:images], holdout=split.holdout)
@@ -87,7 +88,7 @@ def attack_run(
             for radius in radii:
                 accuracy = evaluate_under_attack(model, domain, attacked, kind, radius, steps, seed, device)
                 results.append(AttackResult(run.name, name, kind, radius, accuracy, len(attacked.main)))
-                on_attack()
+                on_progress(f"attacking {run.name}", len(results), len(names) * len(kinds) * len(radii))
     return results
 
 
@@ -156,7 +157,7 @@ def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
     the same epsilon compete; a sampled epsilon is a point of its own.
 
     Args:
-        paths: Run folders, or folders with runs below them, all of one dataset.
+        paths: run folders, or folders with runs below them, all of one dataset.
 
     Returns:
         One row per method, epsilon, trial and test domain (`dataset`, `method`, `epsilon`, `trial`, `domain`,
@@ -212,13 +213,5 @@ def _append_average(frame: pl.DataFrame) -> pl.DataFrame:
 
 def average_by_epsilon(frame: pl.DataFrame) -> pl.DataFrame:
     """Average over trials: one row per domain, method and epsilon, with `mean`, `error` and `count`."""
-    means = average_over_runs(frame, ["domain", "method", "epsilon"])
+    means = aggregate_means(frame, ["domain", "method", "epsilon"])
     return means.sort("domain", "method", "epsilon", nulls_last=False)
-
-
-def average_over_runs(frame: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return the `mean` accuracy per group, its standard `error` (null for a single row) and the `count` of rows."""
-    error = pl.when(pl.len() > 1).then(pl.col("accuracy").std(ddof=0) / pl.len().sqrt())
-    return frame.group_by(by, maintain_order=True).agg(
-        mean=pl.col("accuracy").mean(), error=error, count=pl.len().cast(pl.Int64)
-    )

@@ -11,15 +11,15 @@ import polars as pl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from numpy.typing import NDArray
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Dataset
 from domainwise.data.batches import iterate_batches
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.explain.offsets import offset_of_each
+from domainwise.explain.perturbations import compute_offsets
 from domainwise.explain.plots.accuracy import plot_accuracy
+from domainwise.explain.plots.perturbations import center_on_gray, show_image
 from domainwise.figures import write_figure
 from domainwise.reports.formats import as_markdown
 from domainwise.reports.html import write_page
@@ -258,7 +258,7 @@ def _examples(figure: SubFigure, dataset: Dataset) -> None:
     for row in range(2):
         chosen = int((tests[0].labels == row).nonzero()[row])
         for panel, domain in zip(panels[row], tests, strict=True):
-            _show(panel, domain.images[chosen].permute(1, 2, 0).numpy())
+            show_image(panel, domain.images[chosen] / 255)
             if row == 0:
                 panel.set_title(domain.name.removeprefix("shift_"), fontsize=9)
 
@@ -269,19 +269,12 @@ def _perturbations(figure: SubFigure, dataset: Dataset, trained: Mapping[Row, Al
     figure.suptitle("Training images and their perturbations, each scaled to its largest entry", fontsize=10)
     panels = figure.subplots(len(domains), 1 + max(1, len(trained)), squeeze=False)
     for row, domain in enumerate(domains):
-        _show(panels[row][0], domain.images[0].permute(1, 2, 0).numpy())
+        show_image(panels[row][0], domain.images[0] / 255)
         panels[row][0].set_ylabel(domain.name, fontsize=9)
         x, _ = next(iterate_batches(domain, torch.tensor([0]), torch.device("cpu")))
         for panel, (which, algorithm) in zip(panels[row][1:], trained.items(), strict=False):
-            offset = offset_of_each(algorithm, x, domain.labels[:1], row)[0].permute(1, 2, 0)
-            _show(panel, (0.5 + 0.5 * offset / offset.abs().max().clamp(min=1e-12)).numpy())
+            show_image(panel, center_on_gray(compute_offsets(algorithm, x, domain.labels[:1], row)[0]))
             if row == 0:
                 panel.set_title(f"{which.method.upper()} {which.radius:g}", fontsize=9)
     for panel in panels[:, 1 + len(trained) :].flat:
         panel.axis("off")
-
-
-def _show(panel: Axes, image: NDArray[np.generic]) -> None:
-    panel.imshow(image, interpolation="nearest")
-    panel.set_xticks([])
-    panel.set_yticks([])

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure
 
-from domainwise.explain.gradcam import map_layer
+from domainwise.explain.gradcam import find_target_layer
+from domainwise.explain.perturbations import measure_ranks
 from domainwise.explain.plots.accuracy import plot_accuracy_by_epsilon
-from domainwise.explain.plots.gradcam import draw_grad_cam, examples_of
-from domainwise.explain.plots.ranks import draw_ranks
-from domainwise.explain.ranks import ranks
+from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
+from domainwise.explain.plots.perturbations import plot_ranks
 from domainwise.explain.robustness import read_accuracy_by_epsilon
 from domainwise.reports.footnotes import counted
 from domainwise.reports.html.content import TextTable
@@ -22,8 +22,7 @@ from domainwise.reproduction.plan import Part, RecipePlan
 from domainwise.reproduction.settings_figure import plot_accuracy_by_setting
 from domainwise.reproduction.verdict import Judged, judged
 from domainwise.storage.run_folder import RunFolder
-from domainwise.theory.claims import Finding, findings
-from domainwise.theory.figures import draw_all
+from domainwise.theory import ClaimCheck, check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
 
 # A side of Grad-CAM's map below this is hardly finer than the image as a whole.
@@ -85,7 +84,7 @@ def _scale(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     runs = _chosen_runs(plan, data_dir)
-    found = [replace(each, run=row) for own in runs.values() for row, run in own.items() for each in ranks(run)]
+    found = [replace(each, run=row) for own in runs.values() for row, run in own.items() for each in measure_ranks(run)]
     head = ("method", "domain", "images", "rank over images", "effective", "rank of one", "effective")
     rows = [
         (
@@ -94,12 +93,12 @@ def _ranks(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
             str(each.images),
             str(max(each.stacked)),
             f"{max(each.stacked_effective):.1f}",
-            str(each.single_most),
+            str(each.single_max),
             f"{max(each.single_effective):.1f}",
         )
         for each in found
     ]
-    figures = {"ranks": draw_ranks(found)} if found else {}
+    figures = {"ranks": plot_ranks(found)} if found else {}
     return Reproduced((TextTable(_title(plan), head, tuple(rows), 5),), figures)
 
 
@@ -108,17 +107,17 @@ def _grad_cam(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
     figures, cells = {}, []
     for dataset, runs in _chosen_runs(plan, data_dir).items():
         first = next(iter(runs.values()))
-        layer = map_layer(first.model(), first.dataset.image_shape)
+        layer = find_target_layer(first.model(), first.dataset.image_shape)
         few = ", too few to say where a network looks" if min(layer.height, layer.width) < _CELLS else ""
         cells.append(f"a map of Grad-CAM on {dataset} has {layer.height} x {layer.width} cells at this scale{few}")
         domain = first.roles.test[0]
         count = min(6, len(first.splits[domain].main))
-        figures[f"grad_cam_{dataset}"] = draw_grad_cam(runs, examples_of(first, domain, count))
+        figures[f"grad_cam_{dataset}"] = plot_gradcam(runs, sample_examples(first, domain, count))
     return Reproduced(table.tables, figures, (*table.notes, *cells))
 
 
 def _theory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
-    return Reproduced((findings_in_words(findings()),), draw_all(0.3, 1.0))
+    return Reproduced((findings_in_words(check_claims()),), plot_theory(0.3, 1.0))
 
 
 def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
@@ -192,7 +191,7 @@ def verdicts(judged: Sequence[Judged]) -> TextTable:
     return TextTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
 
 
-def findings_in_words(found: Sequence[Finding]) -> TextTable:
+def findings_in_words(found: Sequence[ClaimCheck]) -> TextTable:
     rows = [(each.claim, each.verdict, each.evidence) for each in found]
     return TextTable("What the paper says", ("claim", "verdict", "because"), tuple(rows))
 

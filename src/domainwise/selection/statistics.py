@@ -43,6 +43,11 @@ def estimate_mean(values: Iterable[float]) -> Estimate:
     return Estimate(float(array.mean()), error, len(array))
 
 
+def format_percent(mean: float, error: float | None) -> str:
+    """Format a mean of fractions and its standard error in percent, such as `62.1 ± 0.8`."""
+    return f"{100 * mean:.1f}" if error is None else f"{100 * mean:.1f} ± {100 * error:.1f}"
+
+
 def aggregate_means(frame: pl.DataFrame, by: Sequence[str], value: str = "accuracy") -> pl.DataFrame:
     """Return `mean`, standard `error` (null for a single row) and `count` of a column per group, as `estimate_mean`."""
     error = pl.when(pl.len() > 1).then(pl.col(value).std(ddof=0) / pl.len().sqrt())

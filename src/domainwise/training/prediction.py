@@ -1,99 +1,144 @@
-"""A trained model on image files: for each the class and how sure the model is of it."""
+"""Class probabilities of image files by the model of a run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from domainwise.data.decoding import decode_image
 from domainwise.data.listing import find_images
-from domainwise.errors import DomainwiseError
+from domainwise.data.paths import OnProgress, ignore_progress
+from domainwise.errors import DomainwiseError, unknown
+from domainwise.storage.run_folder import RunFolder, Which
+from domainwise.training.device import pick_device
+from domainwise.training.loading import load_model
 
-_BATCH = 64
+FORMATS = ("csv", "json")
+_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The probability of every class, by name; or why the file could not be read."""
+    """Probability of every class by name, or the error with which the file could not be read."""
 
     file: Path
     probabilities: dict[str, float]
-    fault: str = ""
+    error: str = ""
 
     @property
     def label(self) -> str:
-        """The likeliest class."""
+        """The most probable class, "" if the file could not be read."""
         return max(self.probabilities, key=lambda name: self.probabilities[name]) if self.probabilities else ""
 
 
-def image_files_at(paths: Sequence[Path]) -> list[Path]:
-    """The files given, and every image below the folders given, each once."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        if not path.exists():
-            raise DomainwiseError(f"there is no file or folder {path}")
-        inside = find_images(path) if path.is_dir() else [path]
-        if not inside:
-            raise DomainwiseError(f"there are no images in the folder {path}")
-        found.update(dict.fromkeys(inside))
-    return list(found)
+def predict_images(
+    run: str | Path,
+    paths: Sequence[Path],
+    *,
+    which: Which = "best",
+    device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
+) -> list[Prediction]:
+    """Predict the classes of image files with the model of a run.
 
-
-def predictions(
-    model: nn.Module, files: Iterable[Path], classes: Sequence[str], input_shape: Sequence[int], device: torch.device
-) -> Iterator[Prediction]:
-    """One prediction a file, in order. Images are squashed to the size that the model was trained at.
+    Images are resized to the square that the model was trained on.
 
     Args:
-        model: as `load_model` returns it.
-        classes, input_shape: of the data it was trained on.
+        run: run folder.
+        paths: image files, or folders with images below them.
+        which: model of the run, `best` or `last`.
+        device: auto, cpu, cuda or mps.
+
+    Returns:
+        One prediction per file, in order.
     """
-    channels, height, width = input_shape
+    data = RunFolder(run).read_config()["data"]
+    channels, height, width = data["input_shape"]
     if channels not in (1, 3) or height != width:
         raise DomainwiseError(
-            f"the model takes inputs of shape {tuple(input_shape)}, which no ordinary image has: "
-            "1 or 3 channels and a square are needed"
+            f"the model takes inputs of shape {(channels, height, width)}; expected square images of 1 or 3 channels"
         )
-    model = model.to(device).eval()
-    for batch in _in_batches(files, _BATCH):
-        images, faults = [], {}
-        for file in batch:
-            image = _read(file, channels, height)
-            if isinstance(image, str):
-                faults[file] = image
-            else:
-                images.append(image)
+    torch_device = pick_device(device)
+    model = load_model(run, which).to(torch_device).eval()
+    files = _list_files(paths)
+    predictions: list[Prediction] = []
+    for batch in _split(files, _BATCH_SIZE):
+        images = {file: _read_image(file, channels, height) for file in batch}
+        tensors = [image for image in images.values() if isinstance(image, Tensor)]
         with torch.no_grad():
-            rows = model(torch.stack(images).to(device)).softmax(1).tolist() if images else []
-        probabilities = iter(rows)
-        for file in batch:
-            if file in faults:
-                yield Prediction(file, {}, faults[file])
+            rows = iter(model(torch.stack(tensors).to(torch_device)).softmax(1).tolist() if tensors else [])
+        for file, image in images.items():
+            if isinstance(image, str):
+                predictions.append(Prediction(file, {}, image))
             else:
-                yield Prediction(file, dict(zip(classes, next(probabilities), strict=True)))
+                predictions.append(Prediction(file, dict(zip(data["classes"], next(rows), strict=True))))
+        on_progress("predicting", len(predictions), len(files))
+    return predictions
 
 
-def _read(file: Path, channels: int, size: int) -> Tensor | str:
-    """The image, (channels, size, size) in [0, 1], or what is wrong with it."""
+def _list_files(paths: Sequence[Path]) -> list[Path]:
+    """List the files, and every image below the folders, each once."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if not path.exists():
+            raise DomainwiseError(f"file or folder {path} not found")
+        images = find_images(path) if path.is_dir() else [path]
+        if not images:
+            raise DomainwiseError(f"no images found in folder {path}")
+        files.update(dict.fromkeys(images))
+    return list(files)
+
+
+def _split(files: Sequence[Path], size: int) -> Iterator[Sequence[Path]]:
+    for start in range(0, len(files), size):
+        yield files[start : start + size]
+
+
+def _read_image(file: Path, channels: int, size: int) -> Tensor | str:
+    """Return the image, (channels, size, size) in [0, 1], or the error."""
     try:
         image = decode_image(file.read_bytes(), size)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"could not be read: {error.strerror}"
     if image.pixels is None:
         return image.error
     pixels = torch.frombuffer(bytearray(image.pixels), dtype=torch.uint8).reshape(size, size, 3)
-    colour = pixels.permute(2, 0, 1).float() / 255
-    return colour if channels == 3 else colour.mean(0, keepdim=True)
+    rgb = pixels.permute(2, 0, 1).float() / 255
+    return rgb if channels == 3 else rgb.mean(0, keepdim=True)
 
 
-T = TypeVar("T")
+def check_prediction_format(path: Path) -> str:
+    """Return the format that the suffix of `path` names: csv or json."""
+    name = path.suffix.lower().removeprefix(".")
+    if name not in FORMATS:
+        raise unknown("prediction format", name or str(path), FORMATS)
+    return name
 
 
-def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
+def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
+    """Return predictions with the probabilities of all classes as the text of a csv or json file."""
+    if name == "json":
+        rows = [
+            {
+                "image": str(each.file),
+                "class": each.label or None,
+                "probability": each.probabilities.get(each.label),
+                "probabilities": each.probabilities,
+                "error": each.error or None,
+            }
+            for each in predictions
+        ]
+        return json.dumps(rows, indent=1) + "\n"
+    classes = list(dict.fromkeys(name for each in predictions for name in each.probabilities))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "class", "probability", *classes, "error"))
+    for each in predictions:
+        values = [each.probabilities.get(name) for name in classes]
+        writer.writerow((each.file, each.label, each.probabilities.get(each.label), *values, each.error))
+    return text.getvalue()

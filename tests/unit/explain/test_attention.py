@@ -1,4 +1,4 @@
-"""Attention on the object: against a computation by hand, over domains and over runs."""
+"""Attention on the object: per image, per domain and per run, against values computed by hand."""
 
 import math
 from pathlib import Path
@@ -11,30 +11,30 @@ from domainwise.data import Domain
 from domainwise.errors import DomainwiseError
 from domainwise.explain.attention import (
     Attention,
-    Cell,
-    attention_of_run,
-    attention_table,
-    object_attention,
-    share_on_object,
+    compute_object_share,
+    measure_attention,
+    measure_object_attention,
+    tabulate_attention,
 )
-from domainwise.explain.gradcam import heat_maps
+from domainwise.explain.gradcam import compute_gradcam
 from domainwise.networks import small_cnn
+from domainwise.selection.statistics import Estimate
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import open_run
 
 CPU = torch.device("cpu")
 
 
-def test_the_share_by_hand() -> None:
+def test_the_share_of_an_image() -> None:
     maps = torch.tensor([[[1.0, 0.5], [0.0, 0.5]], [[0.0, 0.0], [0.0, 0.0]], [[0.25, 0.0], [1.0, 0.0]]])
     masks = torch.tensor([[[True, False], [True, True]], [[True, True], [True, True]], [[False, True], [False, True]]])
-    shares = share_on_object(maps, masks)
+    shares = compute_object_share(maps, masks)
     assert shares[[0, 2]].tolist() == pytest.approx([1.5 / 2, 0])
     assert math.isnan(shares[1].item())
 
 
 class Bright(nn.Module):
-    """A map that is the image's own brightness, and two classes that it speaks for and against."""
+    """A network whose map is the brightness of the image, evidence for one class and against the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,8 +46,8 @@ class Bright(nn.Module):
         return torch.stack((bright, -bright), 1)
 
 
-def bright_domain(masks: bool = True) -> Domain:
-    """Three images of 4 x 4: black, bright on the object alone, and bright all over."""
+def build_bright_domain(masks: bool = True) -> Domain:
+    """Return three 4 x 4 images: black, bright on the object only, and bright everywhere."""
     images = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
     on_object = torch.zeros(3, 4, 4, dtype=torch.bool)
     on_object[:, :2, :2] = True
@@ -57,31 +57,31 @@ def bright_domain(masks: bool = True) -> Domain:
     return Domain("bright", images, torch.tensor([0, 0, 1]), masks=on_object if masks else None)
 
 
-def test_a_domain_by_hand() -> None:
-    found = object_attention(Bright(), bright_domain(), torch.tensor([2, 0, 1]), CPU)
-    # Of the black image nothing speaks for anything; objects take a quarter and three quarters of the others.
-    assert found == Attention(pytest.approx((1 + 0.75) / 2), pytest.approx((0.25 + 0.75) / 2), images=2, blank=1)
+def test_the_attention_on_a_domain() -> None:
+    measured = measure_object_attention(Bright(), build_bright_domain(), torch.tensor([2, 0, 1]), CPU)
+    # The black image has no heat; objects cover a quarter and three quarters of the others.
+    assert measured == Attention(pytest.approx((1 + 0.75) / 2), pytest.approx((0.25 + 0.75) / 2), images=2, blank=1)
 
 
-def test_indices_choose_the_images() -> None:
-    assert object_attention(Bright(), bright_domain(), torch.tensor([1]), CPU).share == pytest.approx(1)
-    only_black = object_attention(Bright(), bright_domain(), torch.tensor([0]), CPU)
+def test_indices_select_the_images() -> None:
+    assert measure_object_attention(Bright(), build_bright_domain(), torch.tensor([1]), CPU).share == pytest.approx(1)
+    only_black = measure_object_attention(Bright(), build_bright_domain(), torch.tensor([0]), CPU)
     assert (only_black.images, only_black.blank) == (0, 1)
     assert math.isnan(only_black.share)
 
 
-def test_the_true_class_may_have_nothing_that_speaks_for_it() -> None:
-    found = object_attention(Bright(), bright_domain(), torch.tensor([1, 2]), CPU, classes="true")
-    assert (found.images, found.blank) == (1, 1)
-    assert found.share == pytest.approx(1)
+def test_the_true_class_may_have_no_heat() -> None:
+    measured = measure_object_attention(Bright(), build_bright_domain(), torch.tensor([1, 2]), CPU, target="true")
+    assert (measured.images, measured.blank) == (1, 1)
+    assert measured.share == pytest.approx(1)
 
 
-def test_without_masks_there_is_nothing_to_compare_with() -> None:
-    with pytest.raises(DomainwiseError, match=r"^domain 'bright' has no masks"):
-        object_attention(Bright(), bright_domain(masks=False), torch.tensor([1]), CPU)
+def test_a_domain_without_masks_raises_an_error() -> None:
+    with pytest.raises(DomainwiseError, match=r"^domain 'bright' has no object masks"):
+        measure_object_attention(Bright(), build_bright_domain(masks=False), torch.tensor([1]), CPU)
 
 
-def test_the_whole_domain_in_batches_is_the_mean_over_its_images() -> None:
+def test_batches_give_the_mean_over_all_images() -> None:
     torch.manual_seed(0)
     images = torch.randint(256, (150, 3, 64, 64), dtype=torch.uint8)
     masks = torch.rand(150, 64, 64) < 0.3
@@ -90,15 +90,15 @@ def test_the_whole_domain_in_batches_is_the_mean_over_its_images() -> None:
         small_cnn((3, 64, 64), 2),
     )
     indices, reported = torch.randperm(150)[:110], []
-    found = object_attention(
+    measured = measure_object_attention(
         network, domain, indices, CPU, on_progress=lambda what, done, total: reported.append((done, total))
     )
-    maps = heat_maps(network, images[indices].float() / 255)
+    maps = compute_gradcam(network, images[indices].float() / 255)
     shares = [
         (heat[mask].sum() / heat.sum()).item() for heat, mask in zip(maps, masks[indices], strict=True) if heat.any()
     ]
-    assert found.images == len(shares)
-    assert found.share == pytest.approx(sum(shares) / len(shares), rel=1e-4)
+    assert measured.images == len(shares)
+    assert measured.share == pytest.approx(sum(shares) / len(shares), rel=1e-4)
     assert len(reported) > 1
     assert reported[-1] == (110, 110)
 
@@ -112,41 +112,46 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).folder
 
 
-def test_a_run_has_a_share_on_the_main_part_of_each_test_domain(run: Path) -> None:
+def test_a_run_is_measured_on_the_main_part_of_each_test_domain(run: Path) -> None:
     opened = open_run(run)
-    found = attention_of_run(opened, CPU, which="last")
-    assert list(found) == ["shift_0", "shift_8"]
+    measured = measure_attention(opened, CPU, which="last")
+    assert list(measured) == ["shift_0", "shift_8"]
     domain = opened.dataset.domains[opened.dataset.index("shift_8")]
-    assert found["shift_8"] == object_attention(opened.model("last"), domain, opened.splits["shift_8"].main, CPU)
-    assert found["shift_8"].images + found["shift_8"].blank == 32
+    assert measured["shift_8"] == measure_object_attention(
+        opened.model("last"), domain, opened.splits["shift_8"].main, CPU
+    )
+    assert measured["shift_8"].images + measured["shift_8"].blank == 32
 
 
-def attention(share: float, coverage: float = 0.2, images: int = 10, blank: int = 0) -> Attention:
+def attend(share: float, coverage: float = 0.2, images: int = 10, blank: int = 0) -> Attention:
     return Attention(share, coverage, images, blank)
 
 
-def test_the_table_by_hand() -> None:
-    table = attention_table(
+def test_the_table_averages_over_runs() -> None:
+    table = tabulate_attention(
         {
-            "erm": [{"near": attention(0.2)}, {"near": attention(0.4, blank=3), "far": attention(0.5, coverage=0.3)}],
-            "mat": [{"far": attention(0.6, coverage=0.1)}],
+            "erm": [
+                {"near": attend(0.2)},
+                {"near": attend(0.4, blank=3), "far": attend(0.5, coverage=0.3)},
+            ],
+            "mat": [{"far": attend(0.6, coverage=0.1)}],
         }
     )
     assert table.domains == ("near", "far")
     # Standard deviation .1 over two runs.
-    assert table.rows["erm"]["near"] == Cell(pytest.approx(0.3), pytest.approx(0.1 / 2**0.5), 2)
-    assert table.rows["erm"]["far"] == Cell(0.5, None, 1)
+    assert table.rows["erm"]["near"] == Estimate(pytest.approx(0.3), pytest.approx(0.1 / 2**0.5), 2)
+    assert table.rows["erm"]["far"] == Estimate(0.5, None, 1)
     assert table.coverage == pytest.approx({"near": 0.2, "far": 0.2})
     assert table.blank == {"erm": (3, 33), "mat": (0, 10)}
-    assert table.lines() == [
+    assert table.format_rows() == [
         ["erm", "30.0 ± 7.1", "50.0"],
         ["mat", "", "60.0"],
-        ["the whole image alike", "20.0", "20.0"],
+        ["uniform attention", "20.0", "20.0"],
     ]
 
 
-def test_a_run_without_any_heat_does_not_spoil_the_mean() -> None:
-    blank = attention(math.nan, coverage=math.nan, images=0, blank=10)
-    table = attention_table({"erm": [{"near": blank}, {"near": attention(0.4)}]})
-    assert table.lines()[0] == ["erm", "40.0"]
+def test_a_run_without_heat_is_left_out_of_the_mean() -> None:
+    blank = attend(math.nan, coverage=math.nan, images=0, blank=10)
+    table = tabulate_attention({"erm": [{"near": blank}, {"near": attend(0.4)}]})
+    assert table.format_rows()[0] == ["erm", "40.0"]
     assert table.blank == {"erm": (10, 20)}

@@ -1,4 +1,4 @@
-"""Accuracy under attack: clean at radius zero, inside the ball, lower where the ball is large, the same every time."""
+"""Accuracy under attack: clean at radius 0, inside the ball, lower at large radii, reproducible; and by epsilon."""
 
 import json
 import math
@@ -21,7 +21,6 @@ from domainwise.explain.robustness import (
     evaluate_under_attack,
     read_accuracy_by_epsilon,
 )
-from domainwise.explain.run_names import labels, run_names
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import OpenRun, open_run
@@ -38,24 +37,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     return open_run(train(config).folder)
 
 
-class Watched(nn.Module):
-    """A linear model that remembers what it was shown, while climbing and while measured."""
+class Recorder(nn.Module):
+    """A linear model that records its inputs, during ascent and during evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.weight = nn.Parameter(torch.randn(2, 48, generator=generator))
-        self.climbed: list[Tensor] = []
-        self.measured: list[Tensor] = []
+        self.ascended: list[Tensor] = []
+        self.evaluated: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        (self.climbed if torch.is_grad_enabled() else self.measured).append(x.detach().clone())
+        (self.ascended if torch.is_grad_enabled() else self.evaluated).append(x.detach().clone())
         return x.flatten(1) @ self.weight.T
 
 
 @pytest.fixture
 def gray() -> tuple[Domain, Split]:
-    """Images far from the bounds, so that a small offset is not clipped; main and holdout of different grays."""
+    """Return images far from the bounds, so that small offsets are not clipped; main and holdout differ in gray."""
     images = torch.full((30, 3, 4, 4), 128, dtype=torch.uint8)
     images[20:] = 100
     labels_ = torch.arange(30) % 2
@@ -63,16 +62,16 @@ def gray() -> tuple[Domain, Split]:
 
 
 @pytest.mark.parametrize("kind", ATTACK_KINDS)
-def test_at_radius_zero_it_is_the_recorded_accuracy(run: OpenRun, kind: AttackKind) -> None:
+def test_radius_zero_gives_the_recorded_accuracy(run: OpenRun, kind: AttackKind) -> None:
     for each in attack_run(run, radii=[0.0], kinds=[kind], which="last"):
         assert each.accuracy == run.records[-1]["accuracy"][each.domain]["main"]
         assert each.images == len(run.splits[each.domain].main)
 
 
-def test_a_large_ball_costs_accuracy(run: OpenRun) -> None:
-    found = attack_run(run, domains=["style_0"], radii=[0, 0.5, 4], steps=5, which="last", images=60)
-    sample = {each.radius: each.accuracy for each in found if each.kind == "sample"}
-    domain = {each.radius: each.accuracy for each in found if each.kind == "domain"}
+def test_a_large_radius_costs_accuracy(run: OpenRun) -> None:
+    results = attack_run(run, domains=["style_0"], radii=[0, 0.5, 4], steps=5, which="last", images=60)
+    sample = {each.radius: each.accuracy for each in results if each.kind == "sample"}
+    domain = {each.radius: each.accuracy for each in results if each.kind == "domain"}
     assert sample[0] > 0.6  # or there would be nothing to lose
     assert sample[4] <= sample[0.5] <= sample[0]
     assert sample[4] < sample[0] - 0.3
@@ -81,24 +80,24 @@ def test_a_large_ball_costs_accuracy(run: OpenRun) -> None:
     assert sample[4] <= domain[4]
 
 
-def test_the_same_seed_gives_the_same_numbers(run: OpenRun) -> None:
+def test_the_same_seed_gives_the_same_results(run: OpenRun) -> None:
     one, again = (attack_run(run, domains=["shift_0"], radii=[0.1, 0.5], steps=2, images=60) for _ in range(2))
     assert one == again
 
 
 @pytest.mark.parametrize("kind", ATTACK_KINDS)
-def test_the_seed_draws_where_an_attack_starts(gray: tuple[Domain, Split], kind: AttackKind) -> None:
-    def shown(seed: int) -> Tensor:
-        model = Watched()
+def test_the_seed_determines_the_start(gray: tuple[Domain, Split], kind: AttackKind) -> None:
+    def attack(seed: int) -> Tensor:
+        model = Recorder()
         evaluate_under_attack(model, *gray, kind, 0.3, 1, seed, CPU)
-        return torch.cat(model.measured)
+        return torch.cat(model.evaluated)
 
-    assert torch.equal(shown(1), shown(1))
-    assert not torch.equal(shown(1), shown(2))
+    assert torch.equal(attack(1), attack(1))
+    assert not torch.equal(attack(1), attack(2))
 
 
-def test_the_model_is_the_one_asked_for(run: OpenRun, tmp_path: Path) -> None:
-    """Of two classes, the best model always says the other one."""
+def test_which_selects_the_model(run: OpenRun, tmp_path: Path) -> None:
+    """The best model is made to predict the other of two classes."""
     folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "copy"))
     weights = folder.read_weights("last")
     flipped = {name: -value if name.startswith("classifier") else value for name, value in weights.items()}
@@ -106,37 +105,37 @@ def test_the_model_is_the_one_asked_for(run: OpenRun, tmp_path: Path) -> None:
     folder.write_weights("best", flipped)
     recorded = run.records[-1]["accuracy"]["shift_8"]["main"]
     for which, expected in (("last", recorded), ("best", 1 - recorded)):
-        (found,) = attack_run(open_run(folder.path), domains=["shift_8"], radii=[0], kinds=["domain"], which=which)  # type: ignore[arg-type]
-        assert found.accuracy == pytest.approx(expected)
+        (result,) = attack_run(open_run(folder.path), domains=["shift_8"], radii=[0], kinds=["domain"], which=which)  # type: ignore[arg-type]
+        assert result.accuracy == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ATTACK_KINDS)
 @pytest.mark.parametrize("radius", [0.1, 0.5])
-def test_the_attack_stays_in_its_ball_and_fills_it(gray: tuple[Domain, Split], kind: AttackKind, radius: float) -> None:
-    model = Watched()
+def test_the_attack_reaches_the_boundary(gray: tuple[Domain, Split], kind: AttackKind, radius: float) -> None:
+    model = Recorder()
     evaluate_under_attack(model, *gray, kind, radius, 6, 0, CPU)
-    offsets = torch.cat(model.measured) - 128 / 255
+    offsets = torch.cat(model.evaluated) - 128 / 255
     norms = offsets.flatten(1).norm(dim=1)
     assert len(norms) == 20
     assert torch.allclose(norms, torch.full((20,), radius), rtol=1e-4)
 
 
-def test_a_domain_shares_one_perturbation_found_on_its_holdout(gray: tuple[Domain, Split]) -> None:
-    model = Watched()
+def test_the_domain_wise_attack_fits_one_perturbation_on_the_holdout(gray: tuple[Domain, Split]) -> None:
+    model = Recorder()
     evaluate_under_attack(model, *gray, "domain", 0.3, 7, 0, CPU)
-    offsets = torch.cat(model.measured) - 128 / 255
+    offsets = torch.cat(model.evaluated) - 128 / 255
     assert torch.allclose(offsets, offsets[:1].expand_as(offsets))
-    assert len(model.climbed) == 7
-    # What it climbs on is the holdout's gray, give or take the perturbation, whose mean entry is below .05.
-    assert all(abs(float(shown.mean()) - 100 / 255) < 0.05 for shown in model.climbed)
+    assert len(model.ascended) == 7
+    # It ascends on images of the holdout's gray, plus a perturbation with a mean entry below .05.
+    assert all(abs(float(images.mean()) - 100 / 255) < 0.05 for images in model.ascended)
 
 
-def test_samples_differ_and_climb_their_own_loss(gray: tuple[Domain, Split]) -> None:
-    model = Watched()
+def test_the_sample_wise_attack_ascends_each_loss(gray: tuple[Domain, Split]) -> None:
+    model = Recorder()
     accuracy = evaluate_under_attack(model, *gray, "sample", 0.3, 7, 0, CPU)
-    offsets = (torch.cat(model.measured) - 128 / 255).flatten(1)
+    offsets = (torch.cat(model.evaluated) - 128 / 255).flatten(1)
     towards = (model.weight[1] - model.weight[0]).detach()
-    # The loss of a linear model of two classes is highest straight along, or against, the difference of its weights.
+    # The loss of a linear model of two classes grows fastest along, or against, the difference of its weights.
     cosines = nn.functional.cosine_similarity(offsets, towards[None])
     signs = torch.where(gray[0].labels[:20] == 0, 1.0, -1.0)
     assert (cosines * signs > 0.94).all()
@@ -144,20 +143,23 @@ def test_samples_differ_and_climb_their_own_loss(gray: tuple[Domain, Split]) -> 
 
 
 def test_images_stay_in_bounds(gray: tuple[Domain, Split]) -> None:
-    model = Watched()
+    model = Recorder()
     evaluate_under_attack(model, *gray, "sample", 50.0, 3, 0, CPU)
-    assert torch.cat(model.measured).aminmax() == (0, 1)
+    assert torch.cat(model.evaluated).aminmax() == (0, 1)
 
 
-def test_only_as_many_images_as_asked(run: OpenRun) -> None:
-    told: list[int] = []
-    found = attack_run(run, radii=[0, 1], steps=1, images=10, on_attack=lambda: told.append(1))
-    assert {each.images for each in found} == {10}
-    assert len(told) == len(found) == 2 * 2 * 2
+def test_images_limits_the_number_of_images(run: OpenRun) -> None:
+    reported: list[tuple[int, int]] = []
+    results = attack_run(
+        run, radii=[0, 1], steps=1, images=10, on_progress=lambda task, done, total: reported.append((done, total))
+    )
+    assert {each.images for each in results} == {10}
+    assert len(results) == 2 * 2 * 2
+    assert reported == [(done, 8) for done in range(1, 9)]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"radii": [-1.0]}, "radii must be numbers of at least 0"),
         ({"radii": []}, "radii must be"),
@@ -167,17 +169,17 @@ def test_only_as_many_images_as_asked(run: OpenRun) -> None:
         ({"domains": ["shift_9"]}, "did you mean 'shift_8'"),
     ],
 )
-def test_what_cannot_be_done_is_said(run: OpenRun, given: dict[str, list[float]], said: str) -> None:
-    with pytest.raises(DomainwiseError, match=said):
-        attack_run(run, **given)  # type: ignore[arg-type]
+def test_wrong_settings_raise_an_error(run: OpenRun, settings: dict[str, list[float]], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        attack_run(run, **settings)  # type: ignore[arg-type]
 
 
-def test_without_a_holdout_nothing_can_be_found(gray: tuple[Domain, Split]) -> None:
+def test_the_domain_wise_attack_needs_a_holdout(gray: tuple[Domain, Split]) -> None:
     domain, split = gray
-    bare = Split(split.main, torch.empty(0, dtype=torch.int64))
+    no_holdout = Split(split.main, torch.empty(0, dtype=torch.int64))
     with pytest.raises(DomainwiseError, match="'gray' has no holdout"):
-        evaluate_under_attack(Watched(), domain, bare, "domain", 1.0, 3, 0, CPU)
-    assert evaluate_under_attack(Watched(), domain, bare, "domain", 0.0, 3, 0, CPU) >= 0
+        evaluate_under_attack(Recorder(), domain, no_holdout, "domain", 1.0, 3, 0, CPU)
+    assert evaluate_under_attack(Recorder(), domain, no_holdout, "domain", 0.0, 3, 0, CPU) >= 0
 
 
 def write_mat(folder: Path, epsilon: float, accuracy: float, trial: int = 0, **settings: Any) -> None:
@@ -254,7 +256,7 @@ def test_a_single_run_has_no_standard_error(tmp_path: Path) -> None:
 
 def test_unfinished_runs_are_left_out_and_counted(sweep: Path) -> None:
     write_mat(sweep / "x", 0.5, 0.9, is_done=False)
-    with pytest.warns(UserWarning, match="1 run is left out"):
+    with pytest.warns(UserWarning, match="1 unfinished run skipped"):
         frame = read_accuracy_by_epsilon([sweep])
     assert 0.5 not in frame["epsilon"].to_list()
 
@@ -273,20 +275,8 @@ def test_runs_of_several_datasets_are_refused(sweep: Path) -> None:
 
 def test_without_a_finished_run_there_is_an_error(tmp_path: Path) -> None:
     write_mat(tmp_path / "x", 0.5, 0.9, is_done=False)
-    with pytest.warns(UserWarning, match="not finished"), pytest.raises(DomainwiseError, match="no finished runs"):
+    with (
+        pytest.warns(UserWarning, match="unfinished run skipped"),
+        pytest.raises(DomainwiseError, match="no finished runs"),
+    ):
         read_accuracy_by_epsilon([tmp_path])
-
-
-def test_labels_tell_runs_apart_by_what_differs() -> None:
-    def settings(algorithm: str, seed: int, **hparams: object) -> dict[str, object]:
-        return {"algorithm": algorithm, "trial_seed": seed, "hparams": {"lr": 1, **hparams}, "network": "mlp"}
-
-    given = [settings("erm", 0), settings("mat", 0, epsilon=1), settings("mat", 1, epsilon=1)]
-    assert labels(given) == ["erm", "mat", "mat"]
-    assert labels([*given, settings("mat", 0, epsilon=2)])[1:] == ["mat, epsilon 1", "mat, epsilon 1", "mat, epsilon 2"]
-
-
-def test_names_of_runs_are_as_long_as_they_must_be() -> None:
-    assert run_names([Path("/a/b/mat"), Path("/a/b/uat")]) == ["mat", "uat"]
-    assert run_names([Path("/a/b/mat"), Path("/a/c/mat")]) == ["b-mat", "c-mat"]
-    assert run_names([Path("/a/mat"), Path("/mat")]) == ["a-mat", "-mat"]

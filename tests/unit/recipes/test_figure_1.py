@@ -14,24 +14,20 @@ def test_several_draws_are_selected_from_and_plotted(tmp_path: Path) -> None:
     data = write_layouts(tmp_path / "data")
     scale = replace(scales()["smoke"], draws=2)
     plan = plan_recipe(recipes()["figure_1"], scale, tmp_path / "runs", data_dir=data)
-    for run in plan.runs:
-        config = run.config
-        (tested,) = config.test_domains
-        draw = config.hparams_seed
-        accuracies = (0.1, 0.6 if draw else 0.9)
-        hparams, training = dict(config.hparams), 0.8 + draw / 10
+    for run, config in plan.runs.items():
+        (tested,) = run.test_domains
         write_run(
-            Path(config.folder()),
-            config.algorithm_name,
+            run.folder,
+            run.algorithm,
             tested,
-            accuracies,
-            draw=draw,
-            training=training,
-            hparams=hparams,
+            (0.1, 0.6 if run.draw else 0.9),
+            draw=run.draw,
+            training=0.8 + run.draw / 10,
+            hparams=config.hparams,
             dataset="pacs",
             domains=(tested, "cartoon", "photo", "sketch"),
         )
-    assert {run.config.hparams_seed for run in plan.runs} == {0, 1}
+    assert {run.draw for run in plan.runs} == {0, 1}
     result = reproduced(plan, data)
     (panel,) = result.figures["against_radius_pacs"].axes
     curves = {line.get_label(): line.get_ydata() for line in panel.lines}

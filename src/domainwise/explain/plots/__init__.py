@@ -1,1 +1,1 @@
-"""Figures of what networks look at, of perturbations, and of accuracy."""
+"""Figures of Grad-CAM, perturbations and accuracy."""

@@ -6,7 +6,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from domainwise.explain.robustness import ATTACKS, average_by_epsilon, average_over_runs
+from domainwise.explain.robustness import ATTACKS, average_by_epsilon
+from domainwise.selection.statistics import aggregate_means
 
 
 def plot_accuracy(
@@ -22,13 +23,13 @@ def plot_accuracy(
     """Plot the mean accuracy of each series against a setting, with its standard error as a band.
 
     Args:
-        points: One row per point: `label` (the series), the column `x`, `mean`, and where known `error` and `count`.
+        points: one row per point: `label` (the series), the column `x`, `mean`, and where known `error` and `count`.
             A series without the setting has a null `x` and becomes a level line.
-        x: Name of the column on the x axis.
-        colors: Color of each series. Series of `points` that are not listed are not plotted.
-        is_log: Use a logarithmic x axis; points at 0 are left out.
-        ticks: Positions of the x ticks (default: chosen by matplotlib).
-        dashed: Series drawn as dashed curves.
+        x: name of the column on the x axis.
+        colors: color of each series. Series of `points` that are not listed are not plotted.
+        is_log: use a logarithmic x axis; points at 0 are left out.
+        ticks: positions of the x ticks (default: chosen by matplotlib).
+        dashed: series drawn as dashed curves.
     """
     if is_log:
         panel.set_xscale("log")
@@ -65,10 +66,10 @@ def plot_robustness(frame: pl.DataFrame) -> Figure:
     """Plot accuracy under attack against the radius: one panel per domain and kind of attack, one curve per label.
 
     Args:
-        frame: One row per measurement, with `label`, `domain`, `kind`, `radius` and `accuracy`, as `attack_runs`
+        frame: one row per measurement, with `label`, `domain`, `kind`, `radius` and `accuracy`, as `attack_runs`
             returns it. Rows that differ in nothing else are averaged.
     """
-    means = average_over_runs(frame, ["label", "domain", "kind", "radius"])
+    means = aggregate_means(frame, ["label", "domain", "kind", "radius"])
     kinds, domains, labels = (frame[name].unique(maintain_order=True).to_list() for name in ("kind", "domain", "label"))
     colors = _assign_colors(labels)
     figure = Figure((max(5.5, 3.1 * len(domains) + 0.8), 2.9 * len(kinds) + 0.5), layout="constrained", dpi=120)
@@ -89,7 +90,7 @@ def plot_accuracy_by_epsilon(frame: pl.DataFrame) -> Figure:
     """Plot accuracy against the epsilon of training, as in the paper's Figure 1: one panel per test domain.
 
     Args:
-        frame: What `read_accuracy_by_epsilon` returns. Methods without an epsilon, like ERM, become level lines.
+        frame: what `read_accuracy_by_epsilon` returns. Methods without an epsilon, like ERM, become level lines.
     """
     means = average_by_epsilon(frame).with_columns(label=pl.col("method").str.to_uppercase())
     domains = frame["domain"].unique(maintain_order=True).to_list()

@@ -11,17 +11,18 @@ from matplotlib.figure import Figure
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.explain.attention import attention_of_run
-from domainwise.explain.perturbations import movement, portrait
+from domainwise.explain.attention import measure_attention
+from domainwise.explain.perturbations import (
+    has_perturbation,
+    measure_ranks,
+    read_perturbation_history,
+    summarize_perturbation,
+)
 from domainwise.explain.plots.accuracy import plot_robustness
-from domainwise.explain.plots.gradcam import draw_grad_cam, examples_of
-from domainwise.explain.plots.perturbations import draw as draw_portrait
-from domainwise.explain.plots.perturbations import draw_components
-from domainwise.explain.plots.ranks import draw_ranks
-from domainwise.explain.ranks import ranks
+from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
+from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
 from domainwise.explain.robustness import attack_run
-from domainwise.figures import as_bytes
-from domainwise.perturbations import Perturbation
+from domainwise.figures import render_figure
 from domainwise.reports.html.content import Picture
 from domainwise.reports.html.page_data import Material, Variant, in_order
 from domainwise.storage.run_folder import RunFolder, Which
@@ -117,13 +118,13 @@ def gallery(
 
 def _grad_cam(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
     first = next(iter(runs.values()))
-    examples = examples_of(first, domain, min(_EXAMPLES, len(first.splits[domain].main)))
+    examples = sample_examples(first, domain, min(_EXAMPLES, len(first.splits[domain].main)))
     caption = (
         f"The same images of {domain}, which no model was trained on; the frame is green where a model is right. "
         "Heat is what speaks for the class it predicts, scaled map by map."
     )
     try:
-        figure = draw_grad_cam(runs, examples, which=which, device=device)
+        figure = plot_gradcam(runs, examples, which=which, device=device)
     except DomainwiseError as error:
         raise DomainwiseError(f"no Grad-CAM: {error}") from error
     return _picture("Where the models look (Grad-CAM)", caption + _attention(runs, domain, which, device), figure)
@@ -133,7 +134,7 @@ def _attention(runs: Mapping[str, OpenRun], domain: str, which: Which, device: t
     """How much of the heat is on the object, in a sentence, where masks tell."""
     place = device or torch.device("cpu")
     found = {
-        label: attention_of_run(run, place, which=which, domains=[domain]).get(domain) for label, run in runs.items()
+        label: measure_attention(run, place, which=which, domains=[domain]).get(domain) for label, run in runs.items()
     }
     there = {label: each for label, each in found.items() if each is not None and each.images}
     if not there:
@@ -150,25 +151,26 @@ def _perturbations(runs: Mapping[str, OpenRun], device: torch.device | None) -> 
     perturbed = {
         label: run
         for label, run in runs.items()
-        if isinstance(getattr(run.algorithm(), "perturbation", None), Perturbation)
-        and len(run.dataset.image_shape) == 3
+        if has_perturbation(run.algorithm()) and len(run.dataset.image_shape) == 3
     }
     pictures, measured = [], []
     for label, run in perturbed.items():
-        made = replace(portrait(run), run=label)
+        made = replace(summarize_perturbation(run), run=label)
         said = "kept a domain" if made.is_kept else "made anew for every image; shown is that of the image on the left"
         caption = f"What {label} adds to the images of each training domain, {said}. Radius {made.epsilon:g}."
-        pictures.append(_picture(f"Perturbations of {label}", caption, draw_portrait(made, movement(run))))
+        pictures.append(
+            _picture(f"Perturbations of {label}", caption, plot_perturbation(made, read_perturbation_history(run)))
+        )
         if made.components is not None:
             caption = "The components that a domain's perturbation is mixed from, and their weights."
-            pictures.append(_picture(f"Components of {label}", caption, draw_components(made)))
-        measured += [replace(each, run=label) for each in ranks(run, _STACKED, device)]
+            pictures.append(_picture(f"Components of {label}", caption, plot_components(made)))
+        measured += [replace(each, run=label) for each in measure_ranks(run, _STACKED, device)]
     if measured:
         caption = (
             f"Left: the rank of the matrix of the perturbations of {_STACKED} images of a domain. Right: that of a "
             "single one. Sharing a perturbation lowers the first, a thin product the second."
         )
-        pictures.append(_picture("Ranks of the perturbations", caption, draw_ranks(measured)))
+        pictures.append(_picture("Ranks of the perturbations", caption, plot_ranks(measured)))
     return pictures
 
 
@@ -188,4 +190,4 @@ def _robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: 
 
 
 def _picture(title: str, caption: str, figure: Figure) -> Picture:
-    return Picture(title, caption, f"{title}. {caption}", png=as_bytes(figure, "png", _DPI))
+    return Picture(title, caption, f"{title}. {caption}", png=render_figure(figure, "png", _DPI))
