@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from domainwise.cli.console import DataProgress
+from domainwise.cli.options import AsJson, DataDir, Quiet
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
@@ -28,11 +30,6 @@ _MAX_ERRORS = 20
 DatasetArgument = Annotated[
     str, typer.Argument(help="Name from `domainwise data list`, folder of images, or CSV file.")
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with the datasets (default: $DOMAINWISE_DATA or the user's cache folder).")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no summary.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 LIST_EXAMPLES = """
 Examples:
@@ -44,7 +41,11 @@ domainwise data list --data-dir path/to/data --json
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_command(data_dir: DataDir = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def list_command(
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False,
+) -> None:
     """List the datasets and whether they are available."""
     statuses = list_datasets(data_dir)
     if as_json:
@@ -88,10 +89,9 @@ def check(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only broken images.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Count the images per domain and class, and decode every file to find broken ones."""
-    from domainwise.cli.console import DataProgress
     from domainwise.data.image_datasets import PUBLISHED, check_images
     from domainwise.training.registry import is_path
 
@@ -204,12 +204,11 @@ domainwise data prepare path/to/images
 def prepare(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
-    image_size: Annotated[int | None, typer.Option(help="Image size in pixels to decode to.")] = None,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
+    image_size: Annotated[int | None, typer.Option(help="Side length of the images in pixels.")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Download a dataset if it is not available, and decode its images, so that training starts at once."""
-    from domainwise.cli.console import DataProgress
     from domainwise.data.download.dataset import download_dataset
     from domainwise.training.registry import build_dataset
 
