@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.training import RunFolder
+from domainwise.storage.run_folder import RunFolder
 
 DEMO = [sys.executable, "-m", "domainwise", "demo", "--methods", "erm,mat", "--radii", "0.5"]
 
@@ -49,13 +49,13 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         while not folder.records_file.exists():
             assert demo.poll() is None
             time.sleep(0.05)
-        with pytest.raises(DomainwiseError, match="another process is training"), folder.locked():
+        with pytest.raises(DomainwiseError, match="another process is training"), folder.lock():
             pass
         demo.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 30
     while True:
         try:
-            with folder.locked():
+            with folder.lock():
                 return
         except DomainwiseError:
             assert time.monotonic() < deadline, "a worker outlived its parent"

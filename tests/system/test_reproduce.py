@@ -60,7 +60,7 @@ def test_the_first_run_at_full_size_starts(key: str, tmp_path_factory: pytest.Te
     settings = {"weights": "none", "steps": 2, "record_every": 2, "batch_size": 8}
     folder = tmp_path_factory.mktemp(key)
     made = plan_recipe(recipes()[key], scales()["full"], folder, data_dir=data, settings=settings)
-    config = made.runs[0].config
+    config = next(iter(made.runs.values()))
     if config.dataset != "colored_mnist":
         assert config.network == "resnet18"
         assert config.dataset_options == {"image_size": 224}

@@ -5,7 +5,7 @@ from pathlib import Path
 from domainwise.reproduction.comparison import chosen_of
 from domainwise.reproduction.plan import Part, RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row, scales
-from domainwise.sweeps.plan import PlannedRun
+from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.training import RunConfig
 from run_folders import write_run
 
@@ -14,12 +14,12 @@ RECIPE = Recipe("table_1", "test", ("Table 1",), "about", rows=(ROW,))
 
 
 def plan_of(folder: Path, selection: str, is_done: dict[tuple[str, int], bool]) -> RecipePlan:
-    runs = []
+    runs = {}
     for (domain, trial), done in is_done.items():
         output = write_run(folder / f"{domain}-{trial}", "erm", domain, (0.2, 0.6), trial=trial, is_done=done)
         config = RunConfig("pacs", "erm", test_domains=(domain,), trial_seed=trial, output=output)
-        runs.append(PlannedRun(output.name, config, "toy"))
-    return RecipePlan(RECIPE, scales()["cpu"], (Part(ROW, "toy", selection, tuple(runs)),), {})
+        runs[PlannedRun(output, output.name, "toy", "erm", (domain,), trial, 0)] = config
+    return RecipePlan(RECIPE, scales()["cpu"], (Part(ROW, "toy", selection, runs),), {})
 
 
 def test_a_trial_counts_with_all_its_domains(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from domainwise.reproduction.plan import cost_of, plan_recipe
 from domainwise.reproduction.recipe import recipe_named, recipes, scale_named, scales
 from domainwise.reproduction.smoke_data import write_layouts
 from domainwise.selection import SELECTIONS
-from domainwise.training.config import RunConfig, build_dataset
+from domainwise.training import RunConfig
+from domainwise.training.registry import DatasetCache
 
 KEYS = list(recipes())
 
@@ -97,7 +98,7 @@ def test_every_cell_of_the_papers_tables_is_found_but_for_what_it_leaves_empty()
 
 @pytest.mark.parametrize("name", ["pacs", "office_home", "vlcs", "nico", "colored_mnist"])
 def test_embedded_images_lie_as_the_datasets_do(name: str, data: Path) -> None:
-    dataset = build_dataset(RunConfig(dataset=name, algorithm="erm", data_dir=data))
+    dataset = DatasetCache().build(RunConfig(dataset=name, algorithm="erm", data_dir=data))
     assert len(dataset.domains) == (3 if name == "colored_mnist" else 4)
     assert all(len(domain) >= 16 for domain in dataset.domains)
 
@@ -110,10 +111,10 @@ def test_recipes_share_a_folder_only_where_the_run_is_the_same(data: Path, tmp_p
         assert not made.left_out
         # One cell a method.
         assert len(made.runs) == (len(recipe.rows) if recipe.blocks else 0)
-        for run in made.runs:
-            identity = run.config.identity()
-            shared += run.config.folder() in seen
-            assert seen.setdefault(run.config.folder(), identity) == identity
+        for run, config in made.runs.items():
+            identity = config.identity()
+            shared += run.folder in seen
+            assert seen.setdefault(run.folder, identity) == identity
     assert shared >= 10
 
 
@@ -128,7 +129,7 @@ def test_runs_bear_the_names_that_the_papers_numbers_have(data: Path, tmp_path: 
     made = plan_recipe(recipes()["table_10"], scales()["cpu"], tmp_path, data_dir=data, settings={"weights": "none"})
     sources = ("art_painting", "cartoon", "photo", "sketch")
     assert {run.dataset for run in made.runs} == {f"pacs from {source}" for source in sources}
-    assert {len(run.config.test_domains) for run in made.runs} == {3}
+    assert {len(run.test_domains) for run in made.runs} == {3}
 
 
 def test_only_the_datasets_asked_for(data: Path, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_scales_set_what_they_say(data: Path, tmp_path: Path) -> None:
     full = plan_recipe(
         recipes()["table_1"], scales()["full"], tmp_path, data_dir=data, settings={"weights": "none", "steps": 3}
     )
-    configs = {run.config.dataset: run.config for run in full.runs}
+    configs = {config.dataset_name: config for config in full.runs.values()}
     assert {config.network for config in configs.values()} == {"resnet18"}
     assert {config.steps for config in configs.values()} == {3}
     assert configs["pacs"].dataset_options == {"image_size": 224}
