@@ -12,8 +12,8 @@ import pytest
     [
         (["--methods", "mat,matt"], "unknown method of the demo 'matt'; did you mean 'mat'?"),
         (["--radii", "0.5,wide"], "--radii takes numbers with commas between, not '0.5,wide'"),
-        (["--radii", "-1"], "epsilon must be a number of at least 0, not -1.0"),
-        (["--variant", "realeased"], "hyperparameter variant must be 'standard', 'paper', 'released'"),
+        (["--radii", "-1"], "epsilon must be a finite number of at least 0, got -1.0"),
+        (["--variant", "realeased"], "hyperparameter variant must be one of 'standard', 'paper', 'released'"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
     ],
 )
