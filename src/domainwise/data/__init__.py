@@ -1,7 +1,8 @@
 """Datasets for domain generalization: domains of images, their splits and batches, the image cache and downloads."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from domainwise.lazy import export_lazily
 
 if TYPE_CHECKING:
     from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
@@ -11,23 +12,6 @@ if TYPE_CHECKING:
     from domainwise.data.mnist import colored_mnist, rotated_mnist
     from domainwise.data.registry import DATASETS, DatasetBuilder
     from domainwise.data.synthetic import silhouettes, silhouettes_spurious
-
-_MODULES = {
-    "DATASETS": "registry",
-    "DESCRIPTIONS": "catalog",
-    "Dataset": "dataset",
-    "DatasetBuilder": "registry",
-    "DatasetStatus": "catalog",
-    "Domain": "dataset",
-    "check_images": "image_datasets",
-    "colored_mnist": "mnist",
-    "download_dataset": "download.dataset",
-    "image_files": "image_datasets",
-    "list_datasets": "catalog",
-    "rotated_mnist": "mnist",
-    "silhouettes": "synthetic",
-    "silhouettes_spurious": "synthetic",
-}
 
 __all__ = [
     "DATASETS",
@@ -47,11 +31,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that modules of this package that need no torch load without it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'domainwise.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"domainwise.data.{_MODULES[name]}"), name)
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "DATASETS": "registry",
+        "DESCRIPTIONS": "catalog",
+        "Dataset": "dataset",
+        "DatasetBuilder": "registry",
+        "DatasetStatus": "catalog",
+        "Domain": "dataset",
+        "check_images": "image_datasets",
+        "colored_mnist": "mnist",
+        "download_dataset": "download.dataset",
+        "image_files": "image_datasets",
+        "list_datasets": "catalog",
+        "rotated_mnist": "mnist",
+        "silhouettes": "synthetic",
+        "silhouettes_spurious": "synthetic",
+    },
+)
 
 
 def __dir__() -> list[str]:
