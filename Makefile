@@ -1,4 +1,4 @@
-# `make demo` and `make test` do everything on a machine with python3.11 and a package index.
+# `make demo` and `make test` work on any machine with python3.11 and a package index.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,8 +10,8 @@ demo: $(VENV)/installed
 	$(BIN)/domainwise demo
 
 test: $(VENV)/installed-test
-	# One thread a process: several of them with several each get in one another's way. One process more than
-	# processors, because tests of whole processes wait a good part of their time.
+	# One thread per process, so that they do not compete. One process more than CPUs, because tests that start
+	# processes spend much of their time waiting.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-test

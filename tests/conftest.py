@@ -1,4 +1,4 @@
-"""The order of the tests: whole processes first, because they take longest and nothing should wait for them alone."""
+"""Test order: those that start processes first, because they take longest."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Run folders, written as training leaves them."""
+"""Writes run folders as training does, without training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def write_run(
     is_done: bool = True,
     **settings: Any,
 ) -> Path:
-    """A record a step of the accuracy on the test domain; the last one has the best holdouts."""
+    """Write one record per step with its accuracy on the test domain; the last has the best holdouts."""
     folder.mkdir(parents=True)
     trained = [name for name in domains if name != tested]
     lines = []
@@ -72,7 +72,7 @@ def write_run(
 def write_grid(
     folder: Path, algorithm: str, accuracy: float, trials: int = 3, name: str | None = None, **settings: Any
 ) -> None:
-    """A run a test domain and trial; accuracies rise a little with both."""
+    """Write one run per test domain and trial; accuracies rise a little with both."""
     for trial in range(trials):
         for place, domain in enumerate(settings.get("domains", DOMAINS)):
             reached = accuracy + place / 10 + trial / 50
