@@ -1,13 +1,13 @@
-"""Every method on the embedded data: accuracy on the training domains' holdout and under unseen shifts.
+"""Accuracy of every method on the synthetic data: on the training domains' holdout and under unseen shifts.
 
-Each has its defaults and what suits the data, but for four that do not learn well with those: their settings were
-chosen by training-domain holdout on seed 0 alone. NCDG sees augmented copies, so ERM on the same copies stands beside
-it. The picture shows each seed's accuracy at shift 12.
+Methods use their defaults and those of the dataset, except for four that do not learn well with them: their settings
+were chosen by training-domain holdout on seed 0 alone. NCDG uses augmented copies, so ERM on the same copies is
+included. The figure shows the accuracy of each seed at shift 12.
 
     python benchmarks/all_methods.py --picture docs/methods.png
     python benchmarks/all_methods.py --methods erm mmd --seeds 1 -H penalty_weight=0.1
 
-Finished runs are kept: a second call prints at once, and one that was stopped goes on.
+Finished runs are reused; rerun the same command to resume.
 """
 
 import argparse
@@ -19,22 +19,22 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.options import pairs
+from domainwise.cli.options import parse_pairs
 from domainwise.reports.formats import as_markdown
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
 
-SUITED: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "at": {"epsilon": 0.1, "step_size": 0.1, "start": "zero"},
     "dann": {"adversary_weight": 0.01},
     "mmd": {"penalty_weight": 0.01},
     "rsc": {"feature_drop": 0.1, "sample_drop": 0.1},
 }
 AUGMENTED = "erm, augmented"
-# Without its two terms NCDG is ERM on images and augmented copies alike.
+# Without its two terms, NCDG is ERM on images and their augmented copies.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, SUITED.get(name, {})) for name in ALGORITHMS},
+    **{name: (name, SETTINGS.get(name, {})) for name in ALGORITHMS},
     AUGMENTED: ("ncdg", {"coverage_weight": 0.0, "similarity_weight": 0.0}),
 }
 FAMILY = ("at", "uat", "mat", "ldat")
@@ -46,33 +46,34 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="number of single-threaded processes")
     parser.add_argument("--output", type=Path, default=Path("runs/all-methods"))
-    parser.add_argument("--picture", type=Path, help="where to draw accuracy at shift 12")
+    parser.add_argument("--picture", type=Path, help="file for the figure of accuracy at shift 12")
     parser.add_argument("-H", "--hparam", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
-    given = pairs(options.hparam, "--hparam")
-    # Seed by seed, so that a stopped comparison is one of fewer seeds.
+    overrides = parse_pairs(options.hparam, "--hparam")
+    # Seed by seed, so that an interrupted comparison still has complete seeds.
     runs = [(method, seed) for seed in range(options.seeds) for method in options.methods]
-    configs = [config(method, given, seed, options.steps, options.output) for method, seed in runs]
+    configs = [make_config(method, overrides, seed, options.steps, options.output) for method, seed in runs]
 
     def show(number: int, result: RunResult) -> None:
         print(f"{number + 1}/{len(configs)} {result.folder.name}: holdout {holdout(result):.3f}", file=sys.stderr)
 
-    results = run_all(configs, workers=options.workers, watch=Watch(on_done=show))
+    results = run_all(configs, EngineCallbacks(on_done=show), workers=options.workers)
     by_method: dict[str, list[RunResult]] = {method: [] for method in options.methods}
     for (method, _), result in zip(runs, results, strict=True):
+        assert result is not None  # a run that fails stops the engine
         by_method[method].append(result)
-    head = ("method", "settings", "holdout", *(name.replace("_", " ") for name in SHIFTS), "shift 12, each seed")
-    print(as_markdown(head, [row(method, given, of_method) for method, of_method in by_method.items()]))
+    header = ("method", "settings", "holdout", *(name.replace("_", " ") for name in SHIFTS), "shift 12, each seed")
+    print(as_markdown(header, [make_row(method, overrides, results) for method, results in by_method.items()]))
     if options.picture is not None:
-        draw({method: [accuracy(result, "shift_12") for result in of] for method, of in by_method.items()}, options)
+        draw({method: [accuracy(each, "shift_12") for each in runs] for method, runs in by_method.items()}, options)
 
 
-def config(method: str, given: dict[str, str], seed: int, steps: int, output: Path) -> RunConfig:
-    name, suited = METHODS[method]
-    hparams = {**suited, **ALGORITHMS[name].Hparams.parse(given)}
-    settings = "".join(f"-{key}={value}" for key, value in hparams.items())
+def make_config(method: str, overrides: dict[str, str], seed: int, steps: int, output: Path) -> RunConfig:
+    name, settings = METHODS[method]
+    hparams = {**settings, **ALGORITHMS[name].Hparams.parse(overrides)}
+    suffix = "".join(f"-{key}={value}" for key, value in hparams.items())
     return RunConfig(
         algorithm=name,
         hparams=hparams,
@@ -80,20 +81,20 @@ def config(method: str, given: dict[str, str], seed: int, steps: int, output: Pa
         steps=steps,
         record_every=steps,
         device="cpu",
-        output=output / f"{name}{settings}-{steps}-seed{seed}",
+        output=output / f"{name}{suffix}-{steps}-seed{seed}",
     )
 
 
-def row(method: str, given: dict[str, str], results: list[RunResult]) -> list[str]:
-    settings = ", ".join(f"{key} {value}" for key, value in {**SUITED.get(method, {}), **given}.items())
+def make_row(method: str, overrides: dict[str, str], results: list[RunResult]) -> list[str]:
+    settings = ", ".join(f"{key} {value}" for key, value in {**SETTINGS.get(method, {}), **overrides}.items())
     held = statistics.fmean(map(holdout, results))
     shifted = [statistics.fmean(accuracy(result, shift) for result in results) for shift in SHIFTS]
-    each = " ".join(f"{accuracy(result, 'shift_12'):.3f}".removeprefix("0") for result in results)
-    return [method, settings, *(f"{value:.3f}" for value in (held, *shifted)), each]
+    seeds = " ".join(f"{accuracy(result, 'shift_12'):.3f}".removeprefix("0") for result in results)
+    return [method, settings, *(f"{value:.3f}" for value in (held, *shifted)), seeds]
 
 
 def draw(accuracies: dict[str, list[float]], options: argparse.Namespace) -> None:
-    """A row a method, the best on top: a dot a seed and a bar at their mean; the adversarial family in colour."""
+    """Draw one row per method, best first: one dot per seed, a bar at the mean, AT, UAT, MAT and LDAT in colour."""
     means = {method: statistics.fmean(values) for method, values in accuracies.items()}
     ordered = sorted(means, key=lambda method: means[method])
     figure, axes = plt.subplots(figsize=(7, 0.28 * len(ordered) + 0.9), layout="constrained")
@@ -104,7 +105,7 @@ def draw(accuracies: dict[str, list[float]], options: argparse.Namespace) -> Non
     if "erm" in means:
         axes.axvline(means["erm"], color="black", linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(range(len(ordered)), ordered)
-    axes.set_xlabel("accuracy at shift 12, a dot a seed, a bar at the mean (dotted: ERM)")
+    axes.set_xlabel("accuracy at shift 12: one dot per seed, bar at the mean (dotted line: ERM)")
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(options.picture, dpi=150)

@@ -1,7 +1,7 @@
-"""Does sample-wise AT fail at larger radii, or only to start? A lower learning rate and a radius warm-up, tried.
+"""Does AT fail at larger radii, or does it only fail to get started? Tests a lower lr and a radius warm-up.
 
-With the demo's settings AT stays at chance at a radius of .5 and above. Here the same runs get a lower learning rate,
-and a radius that grows linearly from 0 over the first half of training.
+With the demo's settings AT stays at chance for radii of .5 and above. Here the same runs use a lower learning rate, and
+a radius that grows linearly from 0 over the first half of training.
 
     python benchmarks/at_radius.py
     python benchmarks/at_radius.py --radii 0.5 1 --lrs 0.001 --seeds 1
@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from domainwise.algorithms import AT
-from domainwise.algorithms.base import Batches
 from domainwise.data import Domain, silhouettes
 from domainwise.data.batches import draw_batches, iterate_batches
 from domainwise.data.dataset import split_indices
@@ -37,19 +36,19 @@ def main() -> None:
     keep_freed_memory()
     print("| radius | lr | warm-up | loss | holdout | shift 12 | seeds above .9 holdout |")
     print("|---|---|---|---:|---:|---:|---:|")
-    for radius, lr, is_warmed in product(options.radii, options.lrs, (False, True)):
-        outcomes = [outcome(radius, lr, is_warmed, seed, options.steps) for seed in range(options.seeds)]
+    for radius, lr, has_warmup in product(options.radii, options.lrs, (False, True)):
+        outcomes = [train_once(radius, lr, has_warmup, seed, options.steps) for seed in range(options.seeds)]
         loss, holdout, shifted = (statistics.fmean(column) for column in zip(*outcomes, strict=True))
         learned = sum(held > 0.9 for _, held, _ in outcomes)
-        how = "yes" if is_warmed else "no"
+        how = "yes" if has_warmup else "no"
         print(
             f"| {radius:g} | {lr:g} | {how} | {loss:.3f} | {holdout:.3f} | {shifted:.3f} | {learned}/{options.seeds} |",
             flush=True,
         )
 
 
-def outcome(radius: float, lr: float, is_warmed: bool, seed: int, steps: int) -> tuple[float, float, float]:
-    """Training loss of the last tenth, accuracy on the training domains' holdout, and at shift 12."""
+def train_once(radius: float, lr: float, has_warmup: bool, seed: int, steps: int) -> tuple[float, float, float]:
+    """Return the training loss of the last tenth, and the accuracy on the holdout and at shift 12."""
     dataset = silhouettes(seed, shifts=(12,))
     train, test = dataset.domains[:2], dataset.domains[2]
     splits = [
@@ -62,11 +61,11 @@ def outcome(radius: float, lr: float, is_warmed: bool, seed: int, steps: int) ->
     algorithm = AT(network, num_domains=2, lr=lr, epsilon=radius, step_size=radius, start="zero")
     losses = []
     for step in range(steps):
-        if is_warmed:
+        if has_warmup:
             now = radius * min(1.0, 2 * (step + 1) / steps)
             algorithm.perturbation.epsilon = algorithm.perturbation.step_size = now
         domains = [(domain, part.main) for domain, part in zip(train, splits, strict=False)]
-        batches: Batches = draw_batches(domains, 64, generator, DEVICE)
+        batches = draw_batches(domains, 64, generator, DEVICE)
         losses.append(algorithm.update(batches)["loss"])
     network.eval()
     holdout = statistics.fmean(

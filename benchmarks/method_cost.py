@@ -1,7 +1,7 @@
-"""What an update of every method costs, as a ratio to ERM, measured side by side in one process.
+"""Cost of one update of every method relative to ERM, measured in one process.
 
-Methods take turns, round after round, and the best of the rounds counts, so that whatever else the machine does falls
-on all of them alike. Where updates are of several kinds, one of each is timed and their mean is what counts.
+Methods take turns, and the fastest round counts, so other load on the machine affects all methods equally. If a method
+alternates between kinds of updates, the mean over one of each kind counts.
 
     python benchmarks/method_cost.py
     python benchmarks/method_cost.py --rounds 10 --image-size 64 --batch-size 16
@@ -15,30 +15,30 @@ from torchvision.models import resnet18
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import Network
-from step_cost import CLASSES, DOMAINS, Batches, Step, best_seconds, make_batches, read_options
+from step_cost import CLASSES, DOMAINS, Batches, Step, make_batches, measure_seconds, read_options
 
-# The discriminator's turn and the network's.
+# One update of the discriminator and one of the network.
 UPDATES = {"dann": 2}
-COPYING = "gut, while it makes copies"
+COPYING = "gut, while making copies"
 
 
 def main() -> None:
     options = read_options(__doc__, rounds=5)
     batches = make_batches(options.batch_size, options.image_size)
     steps: dict[str, Step] = {
-        name: partial(updated, build(name, options.image_size), UPDATES.get(name, 1)) for name in ALGORITHMS
+        name: partial(update, build(name, options.image_size), UPDATES.get(name, 1)) for name in ALGORITHMS
     }
-    # Every update of this one belongs to a round.
-    steps[COPYING] = partial(updated, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9), 1)
-    seconds = best_seconds(steps, batches, options.rounds)
+    # Here every update belongs to a round.
+    steps[COPYING] = partial(update, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9), 1)
+    seconds = measure_seconds(steps, batches, options.rounds)
     print(
         f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, {options.threads} threads, "
         f"best of {options.rounds}, torch {torch.__version__}\n"
     )
-    print("| method | ms an update | x ERM |\n|---|---:|---:|")
-    each = {name: seconds[name] / UPDATES.get(name, 1) for name in steps}
-    for name, time in each.items():
-        print(f"| {name} | {time * 1e3:.0f} | {time / each['erm']:.2f} |")
+    print("| method | ms per update | x ERM |\n|---|---:|---:|")
+    means = {name: seconds[name] / UPDATES.get(name, 1) for name in steps}
+    for name, time in means.items():
+        print(f"| {name} | {time * 1e3:.0f} | {time / means['erm']:.2f} |")
 
 
 def build(name: str, image_size: int, **hparams: float) -> Algorithm:
@@ -51,7 +51,7 @@ def build(name: str, image_size: int, **hparams: float) -> Algorithm:
     return ALGORITHMS[name](network, num_domains=DOMAINS, domain_sizes=[1000] * DOMAINS, **hparams)
 
 
-def updated(algorithm: Algorithm, times: int, batches: Batches) -> None:
+def update(algorithm: Algorithm, times: int, batches: Batches) -> None:
     for _ in range(times):
         algorithm.update(batches)
 

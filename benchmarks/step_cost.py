@@ -1,8 +1,8 @@
-"""What a step costs: seconds and peak memory of each method as ratios to ERM, measured side by side in one process.
+"""Cost of one training step: time and peak memory of each method relative to ERM, measured in one process.
 
-Methods take turns, one step each, round after round, and the best of the rounds counts, so that whatever else the
-machine does falls on all of them alike. A forward pass is 1, a full backward 2, a backward to the input alone 1: the
-floor of the exact two-pass schedule is 5/3 of ERM, that of the one-pass schedule 1.
+Methods take turns, one step per round, and the fastest round counts, so other load on the machine affects all methods
+equally. If a forward pass costs 1, a full backward pass 2 and a backward pass to the input alone 1, the lower bound is
+5/3 of ERM for the two-pass schedule and 1 for the simultaneous one.
 
     python benchmarks/step_cost.py
     python benchmarks/step_cost.py --rounds 20 --image-size 64 --batch-size 16
@@ -44,14 +44,14 @@ def main() -> None:
     options = read_options(__doc__, rounds=6)
     batches = make_batches(options.batch_size, options.image_size)
     steps, states = make_steps(options.image_size)
-    seconds = best_seconds(steps, batches, options.rounds)
+    seconds = measure_seconds(steps, batches, options.rounds)
     peaks = {name: states[name] + peak_bytes(partial(step, batches)) for name, step in steps.items()}
     image_bytes = sum(x.nbytes for x, _ in batches)
     print(
         f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, k {COUNT}, rank {RANK}, "
         f"{options.threads} threads, best of {options.rounds}, torch {torch.__version__}\n"
     )
-    print("| method | ms a step | x ERM | peak MB | over ERM, MB |")
+    print("| method | ms per step | x ERM | peak MB | above ERM, MB |")
     print("|---|---:|---:|---:|---:|")
     for name in steps:
         ratio, extra = seconds[name] / seconds["ERM"], peaks[name] - peaks["ERM"]
@@ -60,17 +60,17 @@ def main() -> None:
     print(
         f"\nMAT's perturbations are {perturbations / 1e6:.1f} MB, two batches of images {2 * image_bytes / 1e6:.1f} MB."
     )
-    largest, naive = largest_tensor(image_size=224, batch_size=64)
-    print(f"MAT's attack at 224 px, batch {DOMAINS} x 64: its largest tensor has {largest / 1e6:.0f} MB;")
-    print(f"a (b, k, C, H, W) tensor of one domain would have {naive / 1e6:.0f} MB.")
+    largest, naive = measure_largest_tensor(image_size=224, batch_size=64)
+    print(f"MAT's attack at 224 px, batch {DOMAINS} x 64: the largest tensor is {largest / 1e6:.0f} MB;")
+    print(f"a (b, k, C, H, W) tensor for one domain would be {naive / 1e6:.0f} MB.")
 
 
 def read_options(description: str | None, rounds: int) -> argparse.Namespace:
-    """From the command line; the threads that it asks for are set."""
+    """Parse the command line and set the number of threads."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--image-size", type=int, default=96)
-    parser.add_argument("--batch-size", type=int, default=32, help="images a domain")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size per domain")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -92,7 +92,7 @@ def make_batches(batch_size: int, image_size: int) -> Batches:
 
 
 def make_steps(image_size: int) -> tuple[dict[str, Step], dict[str, int]]:
-    """Each method's step, and the bytes that it keeps between steps: parameters, optimizer and perturbations."""
+    """Return the step of each method, and its state in bytes: parameters, optimizer and perturbations."""
     steps: dict[str, Step] = {}
     states: dict[str, int] = {}
     for name, (key, hparams) in METHODS.items():
@@ -101,15 +101,15 @@ def make_steps(image_size: int) -> tuple[dict[str, Step], dict[str, int]]:
         shape = (3, image_size, image_size)
         algorithm = ALGORITHMS[key](network, num_domains=DOMAINS, input_shape=shape, **hparams)
         steps[name] = algorithm.update
-        # Adam keeps two numbers a weight.
-        states[name] = _bytes(algorithm) + 2 * sum(p.nbytes for p in network.parameters())
+        # Adam keeps two values per weight.
+        states[name] = _count_bytes(algorithm) + 2 * sum(p.nbytes for p in network.parameters())
     textbook = TextbookMAT(image_size)
     steps[TEXTBOOK] = textbook.update
     states[TEXTBOOK] = states["MAT, two passes"]
     return steps, states
 
 
-def best_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[str, float]:
+def measure_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[str, float]:
     best = dict.fromkeys(steps, float("inf"))
     for round_number in range(rounds + 1):
         for name, step in steps.items():
@@ -121,8 +121,8 @@ def best_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[
     return best
 
 
-def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
-    """Bytes of the largest tensor that any operation of MAT's attack makes, and of the one that it must not make."""
+def measure_largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
+    """Return the size of the largest tensor created in MAT's attack, and of the one that it avoids, in bytes."""
     perturbation = MultiplePerturbation(
         (3, image_size, image_size), num_domains=DOMAINS, count=COUNT, epsilon=0.1, step_size=0.1
     )
@@ -135,7 +135,7 @@ def largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
 
 
 class TextbookMAT:
-    """Algorithm 1 as one would first write it: a loop over domains, and an ordinary backward for the inner step."""
+    """Naive Algorithm 1: a loop over domains, and a full backward pass for the inner step."""
 
     def __init__(self, image_size: int, epsilon: float = 0.1, step_size: float = 0.1, eta: float = 0.001) -> None:
         torch.manual_seed(0)
@@ -170,7 +170,7 @@ class TextbookMAT:
         self.optimizer.step()
 
 
-def _bytes(module: nn.Module) -> int:
+def _count_bytes(module: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
