@@ -78,8 +78,8 @@ def test_a_domain_with_one_sample_has_penalty_zero() -> None:
     five, two, one = three_domains(seed=0)
     settings = {"penalty_weight": PENALTY_WEIGHT, "lr": LR}
     without = IRM(linear_network(), num_domains=2, **settings).update([five, two])
-    beside = IRM(linear_network(), num_domains=3, **settings).update([five, two, one])
+    combined = IRM(linear_network(), num_domains=3, **settings).update([five, two, one])
     alone = IRM(linear_network(), num_domains=1, **settings).update([one])
     assert without["penalty"] != 0
-    assert beside["penalty"] == pytest.approx(without["penalty"] * 2 / 3, rel=1e-12)
+    assert combined["penalty"] == pytest.approx(without["penalty"] * 2 / 3, rel=1e-12)
     assert alone["penalty"] == 0
