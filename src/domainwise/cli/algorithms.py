@@ -57,7 +57,7 @@ def describe_method(name: str) -> dict[str, Any]:
     ]
     return {
         "name": name,
-        "summary": summarize_docstring(method),
+        "summary": _summarize(method),
         "min_domains": method.min_domains,
         "source": method.source,
         "hparams": hparams,
@@ -73,7 +73,7 @@ def format_overview(cards: str) -> str:
     rows = [
         (
             f"[`{name}`]({cards}{name}.md)",
-            summarize_docstring(method),
+            _summarize(method),
             _format_domains(method.min_domains),
             method.source,
         )
@@ -93,6 +93,7 @@ def format_hparams(name: str) -> str:
 def _print_method(name: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     method = describe_method(name)
     print(f"{name}: {method['summary']} ({method['source']}; {_format_domains(method['min_domains'])})\n")
@@ -100,7 +101,7 @@ def _print_method(name: str) -> None:
     for head in ("hyperparameter", "default", "search", "meaning"):
         table.add_column(head, no_wrap=head == "hyperparameter")
     for row in _hparam_rows(method):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console = Console()
     # Do not wrap to the width of a terminal if there is none.
     (console if console.is_terminal else Console(width=200)).print(table)
@@ -113,7 +114,7 @@ def _format_list() -> str:
 
     # Plain lines, because a table would be wrapped to the width of the terminal.
     width = max(map(len, ALGORITHMS)) + 2
-    return "\n".join(f"{name:<{width}}{summarize_docstring(method)}" for name, method in ALGORITHMS.items())
+    return "\n".join(f"{name:<{width}}{_summarize(method)}" for name, method in ALGORITHMS.items())
 
 
 def _hparam_rows(method: dict[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -122,7 +123,7 @@ def _hparam_rows(method: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def summarize_docstring(thing: object) -> str:
+def _summarize(thing: object) -> str:
     """Return the first line of the docstring."""
     return (thing.__doc__ or "").strip().splitlines()[0]
 
