@@ -40,10 +40,9 @@ def test_no_card_without_a_method() -> None:
     assert {card.stem for card in CARDS.iterdir()} == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize(("page", "cards"), [("README.md", "docs/methods/"), ("docs/methods.md", "methods/")])
-def test_the_overview_matches_the_classes(page: str, cards: str) -> None:
-    assert f"\n{format_overview(cards)}\n" in (ROOT / page).read_text(), (
-        f"paste the output of `domainwise algorithms --markdown` into {page}"
+def test_the_overview_matches_the_classes() -> None:
+    assert f"\n{format_overview('methods/')}\n" in (ROOT / "docs" / "methods.md").read_text(), (
+        "paste the output of `domainwise algorithms --markdown` into docs/methods.md"
     )
 
 

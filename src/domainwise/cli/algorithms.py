@@ -34,7 +34,7 @@ def algorithms(
     if as_json:
         print_json([describe_method(each) for each in ALGORITHMS] if name is None else describe_method(name))
     elif name is None:
-        print(format_overview("docs/methods/") if markdown else _format_list())
+        print(format_overview("methods/") if markdown else _format_list())
     elif markdown:
         print(format_hparams(name))
     else:
