@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
 
@@ -33,7 +33,7 @@ def main() -> None:
             for run in range(options.runs)
         ]
         began = time.perf_counter()
-        run_all(configs, workers=options.workers, watch=Watch(on_done=on_done))
+        run_all(configs, EngineCallbacks(on_done=on_done), workers=options.workers)
     first, rest = ended[0] - began, ended[-1] - ended[0]
     print(f"{options.runs} runs of one step, {options.workers} workers")
     print(f"first run done after {first:.1f} s; then {rest / (options.runs - 1):.2f} s a run, wall time")

@@ -1,132 +1,157 @@
-"""`domainwise sweep`: told beforehand, carried out, widened, repeated on new seeds, and refused."""
+"""`domainwise sweep`: dry run, run, extend, repeat with new seeds, status, and errors."""
 
 import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from domainwise.training import RunFolder
 
-Cli = Callable[..., object]
+Cli = Callable[..., Any]
+OPTIONS = ("train_count=60", "test_count=20", "image_size=16", "shifts=(0,8)")
 SMALL = [
-    *("sweep", "--datasets", "silhouettes", "--algorithms", "erm", "mat", "--steps", "4", "--record-every", "2"),
-    *("--dataset-option", "train_count=60", "test_count=20", "image_size=16", "shifts=(0,8)"),
-    *("--batch-size", "8", "--device", "cpu", "--workers", "2"),
+    *("sweep", "--dataset", "silhouettes", "--algorithm", "erm", "--algorithm", "mat", "--steps", "4"),
+    *(word for option in OPTIONS for word in ("--dataset-option", option)),
+    *("--record-every", "2", "--batch-size", "8", "--device", "cpu", "--workers", "2"),
 ]
 
 
-def runs(folder: Path) -> dict[str, RunFolder]:
+def read_runs(folder: Path) -> dict[str, RunFolder]:
     return {path.name: RunFolder(path) for path in folder.iterdir() if path.is_dir()}
 
 
-def test_a_dry_run_tells_how_many_how_long_and_shows_one(domainwise: Cli, tmp_path: Path) -> None:
+def test_dry_run_prints_the_count_the_time_and_a_command(domainwise: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     outcome = domainwise(*SMALL, "--draws", "2", "--trials", "3", "--dry-run", "-o", folder)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0].startswith("12 runs, 0 of them done, into ")
-    assert "on this machine with 2 at a time" in outcome.out
+    assert lines[0].startswith("12 runs, 0 done, in ")
+    assert "on this machine, 2 runs at a time" in outcome.out
     assert not folder.exists()
-    words = shlex.split(lines[-1].removeprefix("one of them: "))
+    words = shlex.split(lines[-1].removeprefix("for example: "))
     assert words[:2] == ["domainwise", "train"]
     assert domainwise(*words[1:]).code == 0
-    (run,) = runs(folder).values()
+    (run,) = read_runs(folder).values()
     assert run.is_done
-    assert "12 runs, 0 of them done" in outcome.out
 
 
-def test_a_sweep_is_carried_out_told_of_widened_and_reported(domainwise: Cli, tmp_path: Path) -> None:
+def test_run_extend_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     first = domainwise(*SMALL, "-o", folder)
     assert first.code == 0, first.err
     assert "done: 2 of 2 runs" in first.out
-    made = {name: run.records_file.stat().st_mtime_ns for name, run in runs(folder).items()}
-    wider = domainwise(*SMALL, "--draws", "2", "--algorithms", "uat", "-o", folder)
-    assert wider.code == 0, wider.err
-    assert "done: 6 of 6 runs" in wider.out
-    assert {name: runs(folder)[name].records_file.stat().st_mtime_ns for name in made} == made
-    status = domainwise("sweep", "status", folder)
-    assert status.out.splitlines()[-2].split() == ["all", "6", "0", "0", "0"]
+    times = {name: run.records_file.stat().st_mtime_ns for name, run in read_runs(folder).items()}
+    extended = domainwise(*SMALL, "--draws", "2", "--algorithm", "uat", "-o", folder)
+    assert extended.code == 0, extended.err
+    assert "done: 6 of 6 runs" in extended.out
+    runs = read_runs(folder)
+    assert {name: runs[name].records_file.stat().st_mtime_ns for name in times} == times
     report = domainwise("report", folder, "--format", "json")
     assert report.code == 0, report.err
     tables = json.loads(report.out)["tables"]
     assert [row["algorithm"] for row in tables[0]["rows"]] == ["erm", "uat", "mat"]
-    narrower = domainwise(*SMALL, "-o", folder)
-    assert narrower.code == 2
-    assert "was begun with algorithms erm mat uat, not erm mat" in narrower.err
+    smaller = domainwise(*SMALL, "-o", folder)
+    assert smaller.code == 2
+    assert "was started with algorithms erm mat uat, not erm mat" in smaller.err
+
+    status = domainwise("sweep", "status", folder)
+    assert status.out.splitlines()[-2].split() == ["all", "6", "0", "0", "0", "0"]
+    names = sorted(runs)
+    runs[names[0]].write_failure("Traceback\nValueError: no")
+    for name in names[:3]:
+        runs[name].done_file.unlink()
+    runs[names[2]].config_file.unlink()
+    files = sorted(folder.rglob("*"))
+    status = domainwise("sweep", "status", folder)
+    assert status.out.splitlines()[-3].split() == ["all", "3", "0", "1", "1", "1"]
+    assert status.out.splitlines()[-1] == f"failed: {names[0]}: ValueError: no"
+    entries = {each["run"]: each for each in json.loads(domainwise("sweep", "status", folder, "--json").out)}
+    assert sorted(entries) == names
+    assert [entries[name]["state"] for name in names] == ["failed", "unfinished", "pending", *["done"] * 3]
+    assert entries[names[0]] == {
+        "run": names[0],
+        "dataset": "silhouettes",
+        "algorithm": "erm",
+        "test_domains": ["shift_0", "shift_8"],
+        "trial": 0,
+        "draw": 0,
+        "state": "failed",
+        "step": 4,
+        "error": "ValueError: no",
+    }
+    assert sorted(folder.rglob("*")) == files
 
 
-def test_what_was_chosen_is_repeated_on_new_seeds(domainwise: Cli, tmp_path: Path) -> None:
+def test_selected_runs_are_repeated_with_new_seeds(domainwise: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     outcome = domainwise(*SMALL, "--draws", "2", "--trials", "2", "--best-on-more-seeds", "2", "-o", folder)
     assert outcome.code == 0, outcome.err
-    again = runs(tmp_path / "sweep-best-training_domain")
-    configs = [run.read_config()["config"] for run in again.values()]
+    repeated = read_runs(tmp_path / "sweep-best-training_domain")
+    configs = [run.read_config()["config"] for run in repeated.values()]
     assert sorted((config["algorithm"], config["trial_seed"]) for config in configs) == [
         *(("erm", 2), ("erm", 3), ("mat", 2), ("mat", 3))
     ]
-    # The hyperparameters are those of the run with the highest score among all trials and draws.
-    scores = {}
-    for name, run in runs(folder).items():
-        if "-mat-" in name:
-            best = max(
-                sum(record["accuracy"][domain]["holdout"] for domain in record["train_domains"])
-                for record in run.read_records()
-            )
-            scores[name] = best
-    highest = max(scores.values())
-    allowed = [runs(folder)[name].read_config()["config"]["hparams"] for name in scores if scores[name] == highest]
-    for config in configs:
-        if config["algorithm"] == "mat":
-            assert config["hparams"] in allowed
+    # The hyperparameters are those of the run with the highest score over all trials and draws.
+    runs = {name: run for name, run in read_runs(folder).items() if "-mat-" in name}
+    scores = {
+        name: max(
+            sum(record["accuracy"][domain]["holdout"] for domain in record["train_domains"])
+            for record in run.read_records()
+        )
+        for name, run in runs.items()
+    }
+    best = max(scores.values())
+    allowed = [runs[name].read_config()["config"]["hparams"] for name, score in scores.items() if score == best]
+    assert all(config["hparams"] in allowed for config in configs if config["algorithm"] == "mat")
     assert domainwise("report", tmp_path / "sweep-best-training_domain").code == 0
 
 
-def test_a_script_for_slurm_has_a_job_a_run_that_is_not_done(domainwise: Cli, tmp_path: Path) -> None:
+def test_slurm_script_has_one_job_per_run_that_is_not_done(domainwise: Cli, tmp_path: Path) -> None:
     folder, script = tmp_path / "sweep", tmp_path / "jobs.sh"
     assert domainwise(*SMALL, "-o", folder).code == 0
     outcome = domainwise(*SMALL, "--trials", "2", "-o", folder, "--engine", "slurm", "--write-script", script)
     assert outcome.code == 0, outcome.err
-    assert "2 jobs in" in outcome.out
+    assert f"wrote {script} with 2 jobs" in outcome.out.replace("\n", " ")
     assert "#SBATCH --array=1-2%2\n" in script.read_text()
     for line in (tmp_path / "jobs.commands").read_text().splitlines():
         assert domainwise(*shlex.split(line)[1:]).code == 0
-    assert domainwise("sweep", "status", folder).out.splitlines()[-2].split() == ["all", "4", "0", "0", "0"]
+    assert domainwise("sweep", "status", folder).out.splitlines()[-2].split() == ["all", "4", "0", "0", "0", "0"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["--algorithms", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
-        (["--datasets", "silhouete"], "unknown dataset 'silhouete'; did you mean 'silhouettes'?"),
+        (["--algorithm", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
+        (["--dataset", "silhouete"], "unknown dataset 'silhouete'; did you mean 'silhouettes'?"),
         (["--selection", "oracle"], "unknown selection 'oracle'"),
-        (["--selection", "leave_one_out"], "leave_one_out leaves out each domain in turn"),
+        (["--selection", "leave_one_out"], "leave_one_out holds out each domain in turn"),
         (["--space", "papper"], "unknown search space 'papper'; did you mean 'paper'?"),
-        (["--space", "paper"], "the search space paper says nothing of erm on silhouettes"),
-        (["--draws", "0"], "draws must be at least 1, not 0"),
+        (["--space", "paper"], "search space paper has no rule for erm on silhouettes"),
+        (["--draws", "0"], "draws must be at least 1, got 0"),
         (["--engine", "sge"], "unknown engine 'sge'"),
-        (["--engine", "slurm"], "--engine slurm writes a script and --write-script says where"),
-        (["--workers", "0"], "--workers must be at least 1, not 0"),
+        (["--engine", "slurm"], "--engine slurm and --write-script FILE must be given together"),
+        (["--workers", "0"], "workers must be at least 1, got 0"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
-        (["-H", "epsilon"], "--hparam takes name=value, not 'epsilon'"),
-        (["--test-domains", "shift_9"], "unknown domain of silhouettes 'shift_9'"),
-        (["--results", "sent"], "unknown way of results 'sent'"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, not 0"),
+        (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),
+        (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'"),
+        (["--engine", "ray", "--results", "sent"], "unknown results mode 'sent'"),
+        (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_used_is_one_line_and_exit_code_2(
-    domainwise: Cli, tmp_path: Path, words: list[str], said: str
+def test_invalid_options_are_one_line_and_exit_code_2(
+    domainwise: Cli, tmp_path: Path, words: list[str], message: str
 ) -> None:
     outcome = domainwise(*SMALL, "-o", tmp_path / "sweep", *words)
     assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {said}")
+    assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
     assert not (tmp_path / "sweep").exists()
 
 
-def test_the_folder_of_no_sweep_and_a_sweep_of_nothing(domainwise: Cli, tmp_path: Path) -> None:
+def test_a_folder_without_a_sweep_and_a_sweep_without_methods(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("sweep", "status", tmp_path)
-    assert (outcome.code, outcome.err) == (2, f"error: there is no sweep in {tmp_path}: it has no sweep.toml\n")
-    assert domainwise("sweep", "--datasets", "silhouettes").err == "error: a sweep needs at least one of algorithms\n"
+    assert (outcome.code, outcome.err) == (2, f"error: no sweep in {tmp_path}: sweep.toml not found\n")
+    assert domainwise("sweep", "--dataset", "silhouettes").err == "error: algorithms must not be empty\n"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 SWEEP = [
-    *("sweep", "--datasets", "silhouettes", "--algorithms", "erm", "mat", "--trials", "1", "--draws", "2"),
-    *("--dataset-option", "train_count=120", "test_count=20", "image_size=16", "shifts=(0,8)"),
+    *("sweep", "--dataset", "silhouettes", "--algorithm", "erm", "--algorithm", "mat", "--trials", "1", "--draws", "2"),
+    *("--dataset-option", "train_count=120", "--dataset-option", "test_count=20", "--dataset-option", "image_size=16"),
+    *("--dataset-option", "shifts=(0,8)"),
     *("--record-every", "25", "--batch-size", "16", "--device", "cpu", "--workers", "2"),
 ]
 RUNS = [f"silhouettes-{name}-shift_0-shift_8-draw{draw}-trial0" for draw in (0, 1) for name in ("erm", "mat")]

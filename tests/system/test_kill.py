@@ -89,7 +89,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert second.returncode == 2
     assert second.stderr.strip() == f"error: another process is training in {tmp_path / 'run'}"
     assert process.returncode == 130
-    assert "the same command goes on from there" in errors
+    assert "rerun the same command to resume" in errors
     checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     # It saved where it was, not where the last record was.
     assert checkpoint["step"] - 1 > json.loads(records.read_text().splitlines()[-1])["step"]

@@ -9,7 +9,7 @@ import torch
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Batches
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.sweeps.engine import Watch, cores
+from domainwise.sweeps.engine import EngineCallbacks, available_cpus
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig
 
@@ -53,7 +53,7 @@ def test_workers_are_used_again_and_share_processors_and_gpus(tmp_path: Path, mo
     assert os.getpid() not in processes
     assert set(processes.values()) <= {3.0, 5.0}
     assert len(set(processes.values())) == len(processes)
-    assert {term["threads"] for term in terms} == {max(1, cores() // 2)}
+    assert {term["threads"] for term in terms} == {max(1, available_cpus() // 2)}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
 
 
@@ -64,8 +64,8 @@ def test_without_anyone_to_tell_a_failed_run_is_an_error(tmp_path: Path) -> None
 
 def test_stopping_between_steps_saves(tmp_path: Path) -> None:
     steps: list[int] = []
-    watch = Watch(on_progress=lambda run, step: steps.append(step), should_stop=lambda: bool(steps))
+    callbacks = EngineCallbacks(on_progress=lambda run, step: steps.append(step), should_stop=lambda: bool(steps))
     with pytest.raises(RunInterrupted, match="0 of 1 runs are done"):
-        run_all(configs(tmp_path, Telling, 1, steps=1_000_000), workers=1, watch=watch)
+        run_all(configs(tmp_path, Telling, 1, steps=1_000_000), callbacks, workers=1)
     checkpoint = torch.load(tmp_path / "0" / "checkpoint.pt", weights_only=True)
     assert checkpoint["step"] >= steps[0]

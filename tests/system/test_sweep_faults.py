@@ -55,7 +55,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed: Path, tmp_path: 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1].endswith("of 4 runs are done; the same command goes on from there")
+    assert err.splitlines()[-1].endswith("of 4 runs are done; rerun the same command to resume")
     assert sweep(tmp_path / "sweep").returncode == 0
     assert records(tmp_path / "sweep") == records(undisturbed)
 
@@ -69,7 +69,7 @@ def test_a_second_sweep_on_the_same_folder_is_told_who_is_there(tmp_path: Path) 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert second.returncode == 2
-    assert f"a sweep is at work in {tmp_path / 'sweep'}: process {process.pid} on " in second.stderr
+    assert f"a sweep is already running in {tmp_path / 'sweep'}: process {process.pid} on " in second.stderr
     assert second.stderr.count("\n") == 1
     assert len(re.findall(r"^running, \d+ steps recorded: ", status.stdout, re.MULTILINE)) == 2
 
@@ -113,7 +113,7 @@ def test_a_run_that_raises_leaves_the_others_alone_and_says_why(tmp_path: Path) 
         "        if self.updates == 0:\n"
         "            raise ZeroDivisionError('nothing to divide by')\n"
     )
-    words = ("--algorithms", "my_methods:Faulty", "--draws", "2")
+    words = ("--algorithm", "my_methods:Faulty", "--draws", "2")
     outcome = sweep(tmp_path / "sweep", *words, steps=30, cwd=tmp_path)
     assert outcome.returncode == 1
     assert "done: 4 of 6 runs" in outcome.stdout
@@ -131,7 +131,7 @@ def test_another_config_in_the_folder_is_refused(undisturbed: Path, tmp_path: Pa
     shutil.copytree(undisturbed, folder)
     other = sweep(folder, steps=201)
     assert other.returncode == 2
-    assert f"the sweep in {folder} was begun with settings" in other.stderr
+    assert f"the sweep in {folder} was started with settings" in other.stderr
     # A run whose config was changed by hand fails alone.
     run = RunFolder(folder / RUNS[0])
     config = json.loads(run.config_file.read_text())
@@ -140,7 +140,7 @@ def test_another_config_in_the_folder_is_refused(undisturbed: Path, tmp_path: Pa
     run.done_file.unlink()
     outcome = sweep(folder)
     assert outcome.returncode == 1
-    assert "holds another run: its batch_size is 17, not 16" in outcome.stdout
+    assert "contains a different run: batch_size is 17 there and 16 here" in outcome.stdout
 
 
 def test_a_worker_that_always_dies_fails_its_run_after_three_times(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_worker_that_always_dies_fails_its_run_after_three_times(tmp_path: Pat
         "        os.kill(os.getpid(), 9)\n"
     )
     spread = command(tmp_path / "sweep", "--draws", "1", steps=5)
-    words = [word for word in spread if word not in ("erm", "mat")]
-    words.insert(words.index("--algorithms") + 1, "my_methods:Deadly")
+    first = spread.index("erm")
+    words = [*spread[:first], "my_methods:Deadly", *spread[first + 3 :]]
     outcome = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert outcome.returncode == 1
     assert "its process died 3 times, last by signal 9, SIGKILL" in outcome.stdout

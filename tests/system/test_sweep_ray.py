@@ -10,7 +10,7 @@ import pytest
 from sweep_faults import kill, processes, records, sweep
 
 from domainwise.sweeps import local_engine as local
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.training import RunConfig, RunResult
 
 # Ray makes its workers the last to get a processor, and beside other tests they would hardly get one.
@@ -66,7 +66,7 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on_from_files_that_came_ba
 
     killer = Killer(act)
     done: list[RunResult | None] = ray_engine.run_all(
-        configs(tmp_path), workers=2, watch=Watch(on_progress=killer), results="pulled"
+        configs(tmp_path), EngineCallbacks(on_progress=killer), workers=2, results="pulled"
     )
     assert killer.has_acted
     assert all(result is not None for result in done)
@@ -95,7 +95,7 @@ def test_a_whole_node_that_dies_costs_nothing_but_time(tmp_path: Path, expected:
 
     killer = Killer(act)
     done = ray_engine.run_all(
-        configs(tmp_path), workers=2, watch=Watch(on_progress=killer), address=cluster.address, results="pulled"
+        configs(tmp_path), EngineCallbacks(on_progress=killer), workers=2, address=cluster.address, results="pulled"
     )
     assert killer.has_acted
     assert all(result is not None for result in done)
@@ -110,8 +110,8 @@ def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, expected: dic
     with pytest.raises(RunInterrupted, match="of 4 runs are done"):
         ray_engine.run_all(
             configs(tmp_path),
+            EngineCallbacks(on_progress=lambda run, step: moved.append(step), should_stop=lambda: bool(moved)),
             workers=2,
-            watch=Watch(on_progress=lambda run, step: moved.append(step), should_stop=lambda: bool(moved)),
         )
     assert time.monotonic() - began < 100
     assert not all((tmp_path / config.folder().name / "done").exists() for config in configs(tmp_path))

@@ -82,12 +82,12 @@ def test_two_processes_end_where_one_does(name: str, shared: Path, tmp_path: Pat
 
 
 def test_what_looks_across_a_batch_says_so_once(shared: Path) -> None:
-    share = "2 processes at its own 4 of 8 images a domain"
+    share = "2 processes uses its own 4 of 8 images per domain"
     notes = {name: told_to(shared, 0)[name]["notes"] for name in INEXACT}
     assert notes == {
-        "coral": [f"coral looks at a batch as a whole: each of {share}"],
-        "at released": [f"at looks at a batch as a whole: each of {share}"],
-        "live": ["batch norm is live: each of 2 processes normalizes by its own 4 of 8 images a domain"],
+        "coral": [f"coral compares the samples of a batch: each of {share}"],
+        "at released": [f"at compares the samples of a batch: each of {share}"],
+        "live": ["batch norm is live: each of 2 processes normalizes over its own 4 of 8 images per domain"],
     }
     assert not any(told_to(shared, 1)[name]["notes"] for name in INEXACT)
 
@@ -108,8 +108,8 @@ def test_every_process_hears_how_a_run_ended_and_the_first_alone_is_called_back(
     ends = {name: first[name]["end"] for name in ("done", "another run", "diverged", "stopped")}
     assert ends == {name: second[name]["end"] for name in ends}
     assert ends["done"] == "3 records"
-    assert ends["another run"].startswith(f"DomainwiseError: the folder {shared / 'erm'} holds another run: ")
-    assert ends["diverged"].startswith("DomainwiseError: the loss is ")
+    assert ends["another run"].startswith(f"DomainwiseError: {shared / 'erm'} contains a different run: ")
+    assert ends["diverged"].startswith("DomainwiseError: training diverged: the loss is ")
     # The second process alone was asked to stop, after the update that follows the first record.
     assert ends["stopped"] == "RunInterrupted: stopped after 2 steps"
     assert torch.load(shared / "stopped" / "checkpoint.pt", weights_only=True)["step"] == 2
@@ -143,8 +143,8 @@ def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(shared: Path, 
     folder = tmp_path / "run"
     words = command(LONG, folder)
     said = run_until(words, folder, lambda process: process.send_signal(signal.SIGINT))
-    assert said.count("the same command goes on from there") == 1
-    assert said.count("note: mat looks at a batch as a whole") == 1
+    assert said.count("rerun the same command to resume") == 1
+    assert said.count("note: mat compares the samples of a batch") == 1
     # It saved where it was, not where the last record was.
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)
     assert len(saved["measured"]) == (saved["step"] - 1) % 50 > 0
@@ -181,10 +181,7 @@ def started_by_hand(words: list[str]) -> tuple[list[int], str]:
 def test_a_batch_that_cannot_be_shared_is_one_line(tmp_path: Path) -> None:
     codes, said = started_by_hand(command({"algorithm": "erm", "batch_size": 7}, tmp_path / "run"))
     assert codes == [2, 2]
-    assert said == (
-        "error: a batch of 7 images cannot be shared equally by 2 processes; "
-        "choose a batch size that is a multiple of 2\n"
-    )
+    assert said == ("error: batch size 7 is not divisible by 2 processes; choose a multiple of 2\n")
     assert not (tmp_path / "run").exists()
 
 
@@ -192,6 +189,6 @@ def test_a_folder_with_another_run_ends_all_processes(shared: Path) -> None:
     before = outcome(shared / "erm")
     codes, said = started_by_hand(command({"algorithm": "mat"}, shared / "erm"))
     assert codes == [2, 2]
-    assert said.startswith(f"error: the folder {shared / 'erm'} holds another run: its ")
+    assert said.startswith(f"error: {shared / 'erm'} contains a different run: ")
     assert said.count("\n") == 1
     assert_identical(outcome(shared / "erm"), before)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from rich import box
 from rich.console import Console, Group
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.storage.run_folder import RunStatus
+from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
 _IMMEDIATE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -108,16 +108,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-STATES = ("done", "running", "failed", "pending")
-
-
 class SweepProgress:
     """Shows the status of every run of a sweep as a live table; without a terminal, one line per finished run."""
 
     def __init__(self, runs: Iterable[PlannedRun], steps: int | None, console: Console) -> None:
         self.console, self.steps = console, steps
         self.statuses: dict[PlannedRun, RunStatus] = dict.fromkeys(runs, RunStatus("pending"))
-        self.has_begun = False
+        self.reported: set[PlannedRun] = set()
         self.start_time, self.start_fraction = time.monotonic(), 0.0
         self.live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
 
@@ -130,14 +127,13 @@ class SweepProgress:
         if self.console.is_terminal:
             self.live.stop()
 
-    def begin(self) -> None:
-        """Start the clock: statuses before this are from an earlier part of the sweep."""
-        self.has_begun = True
-        self.start_time, self.start_fraction = time.monotonic(), self._fraction()
-
     def update(self, run: PlannedRun, status: RunStatus) -> None:
+        """Show the new status of a run; its first one is stored, and the clock starts after it."""
         self.statuses[run] = status
-        if self.has_begun and status.state in ("done", "failed"):
+        if run not in self.reported:
+            self.reported.add(run)
+            self.start_time, self.start_fraction = time.monotonic(), self._fraction()
+        elif status.state in ("done", "failed"):
             finished = sum(each.state in ("done", "failed") for each in self.statuses.values())
             outcome = status.state if status.state == "done" else f"[red]failed[/red]: {escape(status.error)}"
             self.console.print(
@@ -166,16 +162,16 @@ def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
     """Return a table of how many runs are in which state, one row per method and dataset."""
     counts: dict[str, Counter[str]] = {}
     for run, status in statuses.items():
-        state = "pending" if status.state == "unfinished" else status.state
-        counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[state] += 1
-    table = Table("", *STATES, box=box.SIMPLE_HEAD, header_style="bold")
+        counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[status.state] += 1
+    states = get_args(State)
+    table = Table("", *states, box=box.SIMPLE_HEAD, header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"
     for row, by_state in counts.items():
-        table.add_row(escape(row), *(str(by_state[state]) if by_state[state] else "" for state in STATES))
+        table.add_row(escape(row), *(str(by_state[state]) if by_state[state] else "" for state in states))
     if len(counts) > 1:
         table.add_section()
-        table.add_row("all", *(str(sum(by_state[state] for by_state in counts.values())) for state in STATES))
+        table.add_row("all", *(str(sum(by_state[state] for by_state in counts.values())) for state in states))
     return table
 
 

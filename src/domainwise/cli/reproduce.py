@@ -23,7 +23,7 @@ from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.engine import Engine
 from domainwise.sweeps.runner import SweepOutcome, make_engine, run_plan
-from domainwise.sweeps.time_estimate import Costs, estimate_seconds
+from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
 from domainwise.training import RunConfig
 
 EXAMPLES = """
@@ -160,25 +160,25 @@ def _plan(
 
 def tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
     """How many runs each still needs and how long they will take, from a few real steps."""
-    known: Costs = {}
+    costs: RunCosts = {}
     for plan in plans:
         for name, why in plan.left_out.items():
             console.print(f"{plan.recipe.key}: {name} is left out: {why}", highlight=False, soft_wrap=True)
         to_do = [config for run, config in plan.runs.items() if not RunFolder(run.folder).is_done]
         line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
         if to_do:
-            line += f"; {_estimate(to_do, workers, known, console)}"
+            line += f"; {_estimate(to_do, workers, costs, console)}"
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _estimate(configs: Sequence[RunConfig], workers: int, known: Costs, console: Console) -> str:
+def _estimate(configs: Sequence[RunConfig], workers: int, costs: RunCosts, console: Console) -> str:
     with console.status("measuring a few steps") as status:
 
         def show(what: str) -> None:
             status.update(f"measuring a few steps of {what}")
 
         try:
-            return f"about {format_duration(estimate_seconds(configs, workers, show, known))} with {workers} at a time"
+            return f"about {format_duration(estimate_seconds(configs, workers, show, costs))} with {workers} at a time"
         except DomainwiseError as error:
             return f"how long cannot be told: {error}"
 

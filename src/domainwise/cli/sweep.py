@@ -19,8 +19,8 @@ from domainwise.cli.console import (
 )
 from domainwise.cli.options import AsJson, Quiet, add_run_options, parse_pairs
 from domainwise.errors import DomainwiseError, unknown
-from domainwise.storage.run_folder import RunFolder
-from domainwise.storage.sweep_folder import SweepFolder
+from domainwise.storage.run_folder import RunFolder, RunStatus
+from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,12 +170,12 @@ def sweep(
 
 @app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
 def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_json: AsJson = False) -> None:
-    """Show how many runs of a sweep are done, running, failed (and why) and pending."""
+    """Show how many runs of a sweep are done, running, failed (and why), unfinished and pending."""
     statuses = SweepFolder(folder).read_statuses()
     if not statuses:
         raise DomainwiseError(f"the sweep in {folder} has no plan yet")
     if as_json:
-        print_json([{"run": run.name, **vars(each)} for run, each in statuses.items()])
+        print_json([_as_plain(run, each) for run, each in statuses.items()])
         return
     console = make_console()
     console.print(status_table(statuses))
@@ -186,6 +186,11 @@ def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_jso
         if each.state == "failed":
             text = escape(f"{run.name}: {each.error}")
             console.print(f"[red]failed[/red]: {text}", highlight=False, soft_wrap=True)
+
+
+def _as_plain(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
+    values = {name: value for name, value in vars(run).items() if name not in ("folder", "name")}
+    return {"run": run.name, **values, **vars(status)}
 
 
 def _print_estimate(plan: "Plan", folder: Path, workers: int, console: "Console") -> None:

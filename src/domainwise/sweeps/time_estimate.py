@@ -1,4 +1,4 @@
-"""How long a sweep will take: a few real steps of each method on each dataset, and multiplication."""
+"""Estimates how long runs take: times a few steps of each method on each dataset, and multiplies."""
 
 import tempfile
 import time
@@ -16,90 +16,106 @@ from domainwise.training.evaluation import select_parts
 from domainwise.training.registry import DatasetCache, resolve_config
 
 _STEPS = 4
-# Of a domain, at least: how long a record takes is told from so many and reckoned up to all.
+# Evaluation is timed on about this many images per domain and scaled up to all of them.
 _IMAGES = 256
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Seconds to begin a run, of a step for each image a domain, and of a record."""
+class RunCost:
+    """What a run of a method on a dataset costs, in seconds.
+
+    Args:
+        start: to build the data and the network.
+        image: per step and image of a domain's batch.
+        record: per record.
+    """
 
     start: float
     image: float
     record: float
 
-    def of(self, config: RunConfig) -> float:
+    def estimate(self, config: RunConfig) -> float:
+        """Return the seconds of a run with the steps and the batch size of `config`."""
         assert config.steps is not None
         assert config.record_every is not None
         assert config.batch_size is not None
-        # After the first step, every so many, and after the last.
+        # After the first step, every `record_every` steps, and after the last.
         records = 1 + -(-(config.steps - 1) // config.record_every)
         return self.start + config.steps * config.batch_size * self.image + records * self.record
 
 
-Costs = dict[tuple[str, str], Cost]
+# By dataset and method.
+RunCosts = dict[tuple[str, str], RunCost]
 
 
 def estimate_seconds(
     configs: Sequence[RunConfig],
     workers: int,
-    on_measured: Callable[[str], None] = lambda what: None,
-    known: Costs | None = None,
+    on_measure: Callable[[str], None] = lambda task: None,
+    costs: RunCosts | None = None,
+    datasets: DatasetCache | None = None,
 ) -> float:
-    """What the runs will take on this machine, `workers` at a time.
+    """Return the seconds that the runs take on this machine, `workers` at a time.
 
     Args:
-        on_measured: told what is measured next.
-        known: costs by dataset and method that were measured before; what is measured here is added.
+        on_measure: called with what is timed next.
+        costs: costs that are already known; those measured here are added.
+        datasets: where the datasets come from. Each is built once: another trial has as many images.
     """
-    costs: Costs = {} if known is None else known
+    costs = {} if costs is None else costs
+    datasets = datasets or DatasetCache()
     total = 0.0
-    datasets = DatasetCache()
     for config in sorted(configs, key=lambda config: config.dataset_name):
-        data = datasets.build(config)
-        config, _ = resolve_config(config, data)
+        dataset = datasets.build(replace(config, trial_seed=0))
+        config, _ = resolve_config(config, dataset)
         key = (config.dataset_name, config.algorithm_name)
         if key not in costs:
-            on_measured(f"{config.algorithm_name} on {config.dataset_name}")
-            costs[key] = _measured(replace(config, threads=config.threads or max(1, available_cpus() // workers)), data)
-        total += costs[key].of(config)
+            on_measure(f"{config.algorithm_name} on {config.dataset_name}")
+            threads = config.threads or max(1, available_cpus() // workers)
+            costs[key] = _measure_cost(replace(config, threads=threads), dataset)
+        total += costs[key].estimate(config)
     return total / max(1, min(workers, len(configs)))
 
 
-def _measured(config: RunConfig, data: Dataset) -> Cost:
+def _measure_cost(config: RunConfig, dataset: Dataset) -> RunCost:
     assert config.batch_size is not None
-    few = _thinned(data, max(_IMAGES, 2 * config.batch_size))
+    subset = _subsample(dataset, max(_IMAGES, 2 * config.batch_size))
     steps: list[float] = []
     records: list[float] = []
-    began = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         shortened = replace(config, steps=_STEPS, record_every=_STEPS, output=Path(folder) / "run", logger=None)
         train(
-            replace(shortened, dataset=lambda seed: few, dataset_options={}),
+            replace(shortened, dataset=lambda seed: subset, dataset_options={}),
             on_step=lambda step, loss: steps.append(time.perf_counter()),
             on_record=lambda record: records.append(time.perf_counter()),
         )
-    return _cost(began, steps, records, config.batch_size, _evaluated(config, data) / _evaluated(config, few))
+    scale = _count_evaluated(config, dataset) / _count_evaluated(config, subset)
+    return _cost_from_times(start, steps, records, config.batch_size, scale)
 
 
-def _cost(began: float, steps: Sequence[float], records: Sequence[float], batch_size: int, growth: float) -> Cost:
-    """From the times at which steps and records were done; all images are so many times those evaluated here."""
-    # The first step also pays for what later ones find ready, so it counts as part of the beginning.
+def _cost_from_times(
+    start: float, steps: Sequence[float], records: Sequence[float], batch_size: int, scale: float
+) -> RunCost:
+    """Return the cost by the times at which steps and records were done; a full record takes `scale` times as long."""
+    # The first step also allocates memory and warms up caches, so it counts as part of the start.
     step = (steps[-1] - records[0]) / (len(steps) - 1)
-    return Cost(max(0.0, steps[0] - step - began), step / batch_size, (records[-1] - steps[-1]) * growth)
+    return RunCost(max(0.0, steps[0] - step - start), step / batch_size, (records[-1] - steps[-1]) * scale)
 
 
-def _thinned(data: Dataset, most: int) -> Dataset:
-    """At most so many images of each domain, from all over it."""
-    return replace(data, domains=tuple(_some(domain, most) for domain in data.domains))
+def _subsample(dataset: Dataset, limit: int) -> Dataset:
+    """Return the dataset with at most `limit` images per domain, evenly spaced."""
+    return replace(dataset, domains=tuple(_subsample_domain(domain, limit) for domain in dataset.domains))
 
 
-def _some(domain: Domain, most: int) -> Domain:
-    chosen = torch.linspace(0, len(domain) - 1, min(most, len(domain))).long()
-    masks = None if domain.masks is None else domain.masks[chosen]
-    return replace(domain, images=domain.images[chosen], labels=domain.labels[chosen], masks=masks)
+def _subsample_domain(domain: Domain, limit: int) -> Domain:
+    indices = torch.linspace(0, len(domain) - 1, min(limit, len(domain))).long()
+    masks = None if domain.masks is None else domain.masks[indices]
+    return replace(domain, images=domain.images[indices], labels=domain.labels[indices], masks=masks)
 
 
-def _evaluated(config: RunConfig, data: Dataset) -> int:
-    parts = assign_roles(data, config.train_domains, config.test_domains)
-    return sum(map(len, select_parts(data, split_domains(data, config.trial_seed), parts, config.evaluate).values()))
+def _count_evaluated(config: RunConfig, dataset: Dataset) -> int:
+    """Return the number of images that a record evaluates."""
+    roles = assign_roles(dataset, config.train_domains, config.test_domains)
+    splits = split_domains(dataset, config.trial_seed)
+    return sum(map(len, select_parts(dataset, splits, roles, config.evaluate).values()))

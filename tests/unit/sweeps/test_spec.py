@@ -1,0 +1,105 @@
+"""A spec is validated, written as TOML, and compared with that of an existing folder."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.errors import DomainwiseError
+from domainwise.storage.sweep_folder import SweepFolder
+from domainwise.sweeps.spec import SweepSpec
+
+
+def make_spec(**changes: Any) -> SweepSpec:
+    values: dict[str, Any] = {"datasets": ("pacs",), "algorithms": ("erm", "mat"), "draws": 2, "trials": 2}
+    return SweepSpec(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"draws": 0}, "draws must be at least 1, got 0"),
+        ({"trials": -1}, "trials must be at least 1, got -1"),
+        ({"algorithms": ()}, "algorithms must not be empty"),
+        ({"algorithms": ("erm", "erm")}, "duplicate entries in algorithms: erm, erm"),
+        ({"selection": ("training_domains",)}, "did you mean 'training_domain'"),
+        ({"settings": {"stepz": 3}}, "did you mean 'steps'"),
+        ({"settings": {"device": "cpu"}}, "unknown sweep setting 'device'"),
+    ],
+)
+def test_invalid_specs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        make_spec(**changes)
+
+
+def test_toml_round_trip(tmp_path: Path) -> None:
+    spec = make_spec(
+        settings={
+            "steps": 300,
+            "augment": False,
+            "weights": 'a "b" \\ c\td\né',
+            "network": None,
+            "dataset_options": {"shifts": (0, 8.5), "path": Path("some/where")},
+        },
+        hparams={"epsilon": 1e-7, "loss_cap": 2.0},
+    )
+    folder = SweepFolder(tmp_path)
+    folder.write_spec(spec.as_plain())
+    stored = folder.read_spec()
+    assert stored == spec.as_plain()
+    assert stored["settings"] == {
+        "steps": 300,
+        "augment": False,
+        "weights": 'a "b" \\ c\td\né',
+        "dataset_options": {"shifts": [0, 8.5], "path": os.path.join("some", "where")},
+    }
+    assert stored["hparams"] == {"epsilon": 1e-7, "loss_cap": 2.0}
+    assert (stored["draws"], stored["algorithms"]) == (2, ["erm", "mat"])
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        {},
+        {"draws": 5},
+        {"trials": 3},
+        {"algorithms": ("ldat", "mat", "erm")},
+        {"datasets": ("pacs", "vlcs")},
+        {"selection": ("training_domain", "leave_one_out")},
+    ],
+)
+def test_a_folder_accepts_an_extension_of_its_sweep(tmp_path: Path, extension: dict[str, Any]) -> None:
+    folder = SweepFolder(tmp_path)
+    make_spec().claim(folder)
+    make_spec(**extension).claim(folder)
+    assert folder.read_spec() == make_spec(**extension).as_plain()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"draws": 1}, "was started with draws 2, not 1"),
+        ({"algorithms": ("erm",)}, "was started with algorithms erm mat, not erm"),
+        ({"settings": {"steps": 3}}, "was started with settings"),
+        ({"space": "paper"}, "was started with space domainbed, not paper"),
+        ({"hparams": {"epsilon": 1.0}}, "was started with hparams"),
+        ({"test_domains": ("photo",)}, "was started with test_domains none, not photo"),
+    ],
+)
+def test_a_folder_refuses_a_different_sweep_and_stays_unchanged(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder = SweepFolder(tmp_path)
+    make_spec().claim(folder)
+    before = folder.spec_file.read_bytes()
+    with pytest.raises(DomainwiseError, match=message):
+        make_spec(**changes).claim(folder)
+    assert folder.spec_file.read_bytes() == before
+
+
+def test_a_damaged_spec_is_an_error(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    folder.spec_file.write_text("datasets = [")
+    with pytest.raises(DomainwiseError, match=r"sweep\.toml could not be read"):
+        make_spec().claim(folder)
