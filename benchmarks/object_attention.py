@@ -19,7 +19,7 @@ from domainwise.explain.attention import Attention, measure_attention, tabulate_
 from domainwise.reports.formats import as_markdown
 from domainwise.reproduction.demo import METHODS, STEPS, Plan
 from domainwise.selection.statistics import estimate_mean, format_percent
-from domainwise.sweeps.engine import Watch
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
 from domainwise.training.device import pick_device
@@ -51,7 +51,7 @@ def main() -> None:
         def show(number: int, result: RunResult, total: int = len(configs)) -> None:
             print(f"{number + 1}/{total} {result.folder}", file=sys.stderr, flush=True)
 
-        results = run_all(configs, workers=options.workers, watch=Watch(on_done=show))
+        results = run_all(configs, EngineCallbacks(on_done=show), workers=options.workers)
         runs: dict[str, list[RunResult]] = {method: [] for method in options.methods}
         for (method, _, _), result in zip(plan, results, strict=True):
             if result is not None:

@@ -1,7 +1,8 @@
 """What trained models attend to, what their perturbations look like, and how they fare under attack."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from domainwise.lazy import export_lazily
 
 if TYPE_CHECKING:
     from domainwise.explain.attention import measure_attention, measure_object_attention, tabulate_attention
@@ -12,17 +13,6 @@ if TYPE_CHECKING:
     from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
     from domainwise.explain.robustness import attack_run, average_by_epsilon, read_accuracy_by_epsilon
     from domainwise.explain.runs import attack_runs, explain_runs, plot_perturbations, summarize_perturbations
-
-_MODULES = {
-    "attention": ("measure_attention", "measure_object_attention", "tabulate_attention"),
-    "gradcam": ("compute_gradcam", "find_target_layer"),
-    "perturbations": ("measure_ranks", "read_perturbation_history", "summarize_perturbation"),
-    "plots.accuracy": ("plot_accuracy", "plot_accuracy_by_epsilon", "plot_robustness"),
-    "plots.gradcam": ("plot_gradcam", "sample_examples"),
-    "plots.perturbations": ("plot_components", "plot_perturbation", "plot_ranks"),
-    "robustness": ("attack_run", "average_by_epsilon", "read_accuracy_by_epsilon"),
-    "runs": ("attack_runs", "explain_runs", "plot_perturbations", "summarize_perturbations"),
-}
 
 __all__ = [
     "attack_run",
@@ -50,13 +40,34 @@ __all__ = [
     "tabulate_attention",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a function when it is first used, because torch and matplotlib take seconds."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"domainwise.explain.{module}"), name)
-    raise AttributeError(f"module 'domainwise.explain' has no attribute {name!r}")
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "attack_run": "robustness",
+        "attack_runs": "runs",
+        "average_by_epsilon": "robustness",
+        "compute_gradcam": "gradcam",
+        "explain_runs": "runs",
+        "find_target_layer": "gradcam",
+        "measure_attention": "attention",
+        "measure_object_attention": "attention",
+        "measure_ranks": "perturbations",
+        "plot_accuracy": "plots.accuracy",
+        "plot_accuracy_by_epsilon": "plots.accuracy",
+        "plot_components": "plots.perturbations",
+        "plot_gradcam": "plots.gradcam",
+        "plot_perturbation": "plots.perturbations",
+        "plot_perturbations": "runs",
+        "plot_ranks": "plots.perturbations",
+        "plot_robustness": "plots.accuracy",
+        "read_accuracy_by_epsilon": "robustness",
+        "read_perturbation_history": "perturbations",
+        "sample_examples": "plots.gradcam",
+        "summarize_perturbation": "perturbations",
+        "summarize_perturbations": "runs",
+        "tabulate_attention": "attention",
+    },
+)
 
 
 def __dir__() -> list[str]:

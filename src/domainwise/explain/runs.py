@@ -45,7 +45,9 @@ class TrainedRun:
 
 
 def find_trained_runs(paths: Sequence[Path], file: str) -> list[TrainedRun]:
-    """Find the runs at or below `paths` that have `file`, such as `best.safetensors`; warn about the others.
+    """Find the runs at or below `paths` that have `file`, such as `best.safetensors`, in the order of `ALGORITHMS`.
+
+    Runs without the file are left out with a warning.
 
     Raises:
         DomainwiseError: If no run has it.
@@ -57,7 +59,9 @@ def find_trained_runs(paths: Sequence[Path], file: str) -> list[TrainedRun]:
     if missing := len(folders) - len(ready):
         runs = "1 run" if missing == 1 else f"{missing} runs"
         warnings.warn(f"{runs} left out for lack of {file}", stacklevel=3)
-    return [TrainedRun(path, RunFolder(path).read_config()["config"]) for path in ready]
+    trained = [TrainedRun(path, RunFolder(path).read_config()["config"]) for path in ready]
+    order = {name: number for number, name in enumerate(ALGORITHMS)}
+    return sorted(trained, key=lambda run: order.get(run.settings["algorithm"], len(order)))
 
 
 def label_runs(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -147,8 +151,7 @@ def explain_runs(
             raise unknown(name, value, choices)
     runs = find_trained_runs(paths, f"{which}.safetensors")
     _check_same_data(runs, ("dataset", "dataset_options"))
-    order = {name: number for number, name in enumerate(ALGORITHMS)}
-    runs.sort(key=lambda run: (run.settings["trial_seed"], order.get(run.settings["algorithm"], len(order))))
+    runs.sort(key=lambda run: run.settings["trial_seed"])
     torch_device = pick_device(device)
     attention: dict[str, list[Mapping[str, Attention]]] = {}
     shown: dict[str, OpenRun] = {}

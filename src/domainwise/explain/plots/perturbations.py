@@ -119,7 +119,7 @@ def _plot_directions(panel: Axes, history: PerturbationHistory, index: int) -> N
         (history.cosine_to_previous, "tab:green", "to the previous"),
         (history.cosine_to_last, "tab:blue", "to the last"),
     ):
-        panel.plot(history.snapshot_steps, cosines[:, index].tolist(), color=color, label=label)
+        panel.plot(history.snapshot_steps, cosines[:, index].tolist(), color=color, marker=".", label=label)
     panel.set_ylim(min(-0.05, float(history.cosine_to_last.min()) - 0.05), 1.05)
     panel.set_xlabel("step", fontsize=8)
     if index == 0:
