@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.cli.options import parse_pairs
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
 from domainwise.training import RunConfig, RunResult
@@ -65,7 +65,9 @@ def main() -> None:
         assert result is not None  # a run that fails stops the engine
         by_method[method].append(result)
     header = ("method", "settings", "holdout", *(name.replace("_", " ") for name in SHIFTS), "shift 12, each seed")
-    print(as_markdown(header, [make_row(method, overrides, results) for method, results in by_method.items()]))
+    print(
+        format_markdown_table(header, [make_row(method, overrides, results) for method, results in by_method.items()])
+    )
     if options.picture is not None:
         draw({method: [accuracy(each, "shift_12") for each in runs] for method, runs in by_method.items()}, options)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.hparams import Distribution, Power, Uniform
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.seeds import seed_hash
 from domainwise.training import RunConfig
 from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
@@ -170,7 +170,7 @@ def table(found: Found) -> str:
         "training",
         "the paper, by test domain",
     )
-    return as_markdown(head, rows, numbers=len(head) - 2)
+    return format_markdown_table(head, rows, numeric=len(head) - 2)
 
 
 def draw(found: Found, picture: Path) -> None:

@@ -29,7 +29,7 @@ from domainwise.data.cache import clear_cache
 from domainwise.data.image_datasets import PUBLISHED, build_image_dataset
 from domainwise.data.paths import CACHE_VARIABLE
 from domainwise.networks import build_backbone
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.training.device import keep_freed_memory
 
 DOMAINS = ("art_painting", "cartoon", "photo")
@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ[CACHE_VARIABLE] = cache
         rows = [row for size in options.sizes for row in compare(size, options)]
-        print(as_markdown(("", "domainwise", "torchvision", "ratio"), rows, numbers=3))
+        print(format_markdown_table(("", "domainwise", "torchvision", "ratio"), rows, numeric=3))
         data, update = measure_step(options)
     print(f"\none ERM step of MobileNetV2 at 96 px, 3 x 16 images, {torch.get_num_threads()} threads:")
     print(f"data {data * 1e3:.1f} ms, update {update * 1e3:.1f} ms, data {data / (data + update):.1%} of both")

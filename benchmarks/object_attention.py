@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from domainwise.explain.attention import Attention, measure_attention, tabulate_attention
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.reproduction.demo import METHODS, STEPS, Plan
 from domainwise.selection.statistics import estimate_mean, format_percent
 from domainwise.sweeps.engine import EngineCallbacks
@@ -87,9 +87,9 @@ def format_page(runs: Mapping[str, Sequence[RunResult]], attention: AttentionByM
     return "\n\n".join(
         (
             "Share of attention on the object, in percent:",
-            as_markdown(head, table.format_rows(), numbers),
+            format_markdown_table(head, table.format_rows(), numbers),
             "Accuracy, in percent:",
-            as_markdown(head, accuracies, numbers),
+            format_markdown_table(head, accuracies, numbers),
             f"Maps without heat, left out: {blank}.",
         )
     )

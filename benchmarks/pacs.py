@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.training import RunConfig
 from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
 
@@ -124,7 +124,9 @@ def radius_table(found: Mapping[Cell, list[Record]]) -> str:
             mark = "chosen" if radius == chosen(found, method) else ""
             name = [method, "" if radius is None else f"{radius:g}", mark]
             rows.append([*name, f"{100 * holdout(best):.1f}", f"{100 * unseen(best):.1f}", f"{best['step']}"])
-    return as_markdown(("method", "radius", "", "holdout", f"{CHOSEN_ON} (not looked at)", "step"), rows, numbers=3)
+    return format_markdown_table(
+        ("method", "radius", "", "holdout", f"{CHOSEN_ON} (not looked at)", "step"), rows, numeric=3
+    )
 
 
 def result_table(found: Mapping[Cell, list[Record]]) -> str:
@@ -143,7 +145,7 @@ def result_table(found: Mapping[Cell, list[Record]]) -> str:
         name = [method, "" if radius is None else f"{radius:g}", f"{len(seeds)}"]
         rows.append([*name, mean_and_error([statistics.fmean(held)]), *cells, mean_and_error(trials), PAPER[method]])
     head = ("method", "radius", "seeds", "holdout", *DOMAINS, "average", "the paper's average")
-    return as_markdown(head, rows, numbers=len(head) - 2)
+    return format_markdown_table(head, rows, numeric=len(head) - 2)
 
 
 if __name__ == "__main__":

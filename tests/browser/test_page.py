@@ -1,4 +1,4 @@
-"""The page in a real browser: it stands alone, sorts, switches, fits, prints and can be used by keyboard."""
+"""The page in a real browser: no requests, sorting, switching, small screens, printing, and use by keyboard."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 DOMAINS = ("a_rather_long_name", "cartoon", "photo", "quickdraw", "sketch", "watercolour")
 HOSTILE = "<img src=x onerror=alert(1)>"
-# Higher holdouts go with lower test accuracies, so that the two selections choose differently.
+# Higher holdouts go with lower test accuracies, so that the two selections differ.
 METHODS = {"erm": 0.40, "mat": 0.55, "ldat": 0.48, HOSTILE: 0.30}
 
 
@@ -34,7 +34,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of 144 runs: four methods, six test domains, three trials, two draws."""
+    """Write the page of 144 runs: four methods, six test domains, three trials, two draws."""
     folder = tmp_path_factory.mktemp("page")
     number = 0
     for algorithm, accuracy in METHODS.items():
@@ -73,25 +73,25 @@ def write_run(folder: Path, algorithm: str, tested: str, reached: float, trial: 
 
 @pytest.fixture
 def opened(browser: "Browser", file: Path) -> Iterator[Callable[..., "Page"]]:
-    """Open the page with these settings of a browser; whatever it complains about fails the test."""
+    """Open the page with given browser settings; any error, dialog or request fails the test."""
     contexts: list[Any] = []
-    complaints: list[str] = []
+    problems: list[str] = []
 
     def open_page(width: int = 1280, **settings: Any) -> "Page":
         context = browser.new_context(viewport={"width": width, "height": 900}, **settings)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: complaints.append(request.url) if is_foreign(request.url, file) else None)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda request: problems.append(request.url) if is_foreign(request.url, file) else None)
         page.goto(file.as_uri())
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert problems == []
 
 
 def is_foreign(url: str, file: Path) -> bool:
@@ -103,14 +103,14 @@ def column(page: "Page", index: int, table: str = ".view:not([hidden]) table.sor
     return [rows.nth(place).locator("th, td").nth(index).inner_text() for place in range(rows.count())]
 
 
-def test_it_stands_alone(opened: Callable[..., "Page"]) -> None:
+def test_page_is_self_contained(opened: Callable[..., "Page"]) -> None:
     page = opened()
     assert page.locator(".view:not([hidden]) svg.plot").count() == 1 + 3 + 1
-    assert page.locator(".gallery figure").count() == 1
+    assert page.locator(".pictures figure").count() == 1
     assert page.locator("#run-table tbody").count() == 50
 
 
-def test_a_header_sorts_both_ways(opened: Callable[..., "Page"]) -> None:
+def test_headers_sort_in_both_directions(opened: Callable[..., "Page"]) -> None:
     page = opened()
     before = column(page, 1)
     header = page.locator(".view:not([hidden]) table.sortable thead th").nth(1)
@@ -129,7 +129,7 @@ def test_a_header_sorts_both_ways(opened: Callable[..., "Page"]) -> None:
     assert header.get_attribute("aria-sort") == "none"
 
 
-def test_the_switch_changes_numbers_and_plots(opened: Callable[..., "Page"]) -> None:
+def test_switch_changes_numbers_and_plots(opened: Callable[..., "Page"]) -> None:
     page = opened()
     before, dots = column(page, 1), page.locator(".view:not([hidden]) svg.plot").first.inner_html()
     chosen = page.locator("#run-table tbody tr:first-child td:last-child").all_inner_texts()
@@ -141,7 +141,7 @@ def test_the_switch_changes_numbers_and_plots(opened: Callable[..., "Page"]) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone(opened: Callable[..., "Page"], scheme: str) -> None:
+def test_page_fits_a_phone(opened: Callable[..., "Page"], scheme: str) -> None:
     page = opened(390, color_scheme=scheme, has_touch=True)
     page.locator("#run-table summary").first.click()
     page.locator("figure summary").first.click()
@@ -153,7 +153,7 @@ def test_it_fits_a_phone(opened: Callable[..., "Page"], scheme: str) -> None:
     assert first.bounding_box()["x"] == pytest.approx(region.bounding_box()["x"], abs=1)  # type: ignore[index]
 
 
-def test_dark_where_it_is_preferred(opened: Callable[..., "Page"]) -> None:
+def test_dark_mode(opened: Callable[..., "Page"]) -> None:
     def looks(scheme: str) -> list[str]:
         page = opened(color_scheme=scheme)
         script = "([query, name]) => getComputedStyle(document.querySelector(query))[name]"
@@ -165,7 +165,7 @@ def test_dark_where_it_is_preferred(opened: Callable[..., "Page"]) -> None:
     assert all(one != other for one, other in zip(light, dark, strict=True))
 
 
-def test_the_keyboard_is_enough(opened: Callable[..., "Page"]) -> None:
+def test_keyboard_navigation(opened: Callable[..., "Page"]) -> None:
     page = opened()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -201,7 +201,7 @@ def test_runs_are_filtered_sorted_and_paged(opened: Callable[..., "Page"]) -> No
     assert page.locator("#run-count").inner_text() == "36 of 144 runs"
 
 
-def test_a_run_opens_to_its_settings_and_command(opened: Callable[..., "Page"]) -> None:
+def test_run_details_have_settings_and_command(opened: Callable[..., "Page"]) -> None:
     page = opened()
     page.locator("#run-search").fill("run_040")
     page.locator("#run-table summary").focus()
@@ -209,12 +209,12 @@ def test_a_run_opens_to_its_settings_and_command(opened: Callable[..., "Page"]) 
     assert "epsilon" in page.locator("#run-table dl").inner_text()
     command = page.locator("#run-table pre").inner_text()
     assert command.startswith("domainwise train --dataset toy --algorithm mat --hparam lr=0.001")
-    page.get_by_role("button", name="Copy the command").click()
+    page.get_by_role("button", name="Copy command").click()
     status = page.locator("#run-table details [role=status]")
     status.get_by_text("Copied").or_(status.get_by_text("Selected")).wait_for()
 
 
-def test_without_javascript_tables_and_plots_still_show(opened: Callable[..., "Page"]) -> None:
+def test_tables_and_plots_without_javascript(opened: Callable[..., "Page"]) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator(".view:visible").count() == 1
     assert page.locator(".view:visible table.sortable").first.is_visible()
@@ -225,7 +225,7 @@ def test_without_javascript_tables_and_plots_still_show(opened: Callable[..., "P
     assert page.locator(".view:visible details table").first.is_visible()
 
 
-def test_paper_is_white_and_has_no_controls(opened: Callable[..., "Page"]) -> None:
+def test_print_is_light_and_has_no_controls(opened: Callable[..., "Page"]) -> None:
     page = opened(color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 35, 48)"
@@ -235,6 +235,6 @@ def test_paper_is_white_and_has_no_controls(opened: Callable[..., "Page"]) -> No
     assert len(page.pdf()) > 10_000
 
 
-def test_nothing_moves_for_those_who_do_not_want_it(opened: Callable[..., "Page"]) -> None:
+def test_reduced_motion(opened: Callable[..., "Page"]) -> None:
     page = opened(reduced_motion="reduce")
     assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"

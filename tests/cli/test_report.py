@@ -1,4 +1,4 @@
-"""`domainwise report` on folders of runs."""
+"""`domainwise report`: tables."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from domainwise import reports
 from domainwise.cli.report import EXAMPLES, report
 from domainwise.errors import DomainwiseError
 
@@ -22,20 +23,20 @@ def invoke(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def printed(*words: object) -> str:
+def stdout_of(*words: object) -> str:
     result = invoke(*words)
     assert result.exit_code == 0, result.output + repr(result.exception)
     return result.stdout
 
 
-def refused(*words: object) -> str:
+def error_of(*words: object) -> str:
     result = invoke(*words)
     assert isinstance(result.exception, DomainwiseError), result.output
     return str(result.exception)
 
 
 def write_run(folder: Path, algorithm: str, tested: str, accuracies: Sequence[float], is_done: bool = True) -> None:
-    """A run folder with a record a step; its training domains' holdouts get better with every one."""
+    """Write a run folder with one record per accuracy; the holdouts of its training domains improve with every step."""
     folder.mkdir(parents=True)
     lines = []
     for step, accuracy in enumerate(accuracies):
@@ -73,79 +74,93 @@ def sweep(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_table_in_a_pipe(sweep: Path) -> None:
-    text = printed(sweep)
-    assert "toy, chosen by training_domain" in text
+def test_table_in_a_pipe(sweep: Path) -> None:
+    text = stdout_of(sweep)
+    assert "toy, selected by training_domain" in text
     assert next(line.split() for line in text.splitlines() if "mat" in line) == ["mat", "65.0", "75.0", "85.0", "75.0"]
-    assert "Rests on 6 runs of 1 trial." in text
+    assert "Based on 6 runs (1 trial)." in text
     assert "\x1b" not in text
 
 
-def test_the_sweep_says_how_to_select_unless_the_command_does(sweep: Path) -> None:
+def test_selection_is_that_of_the_command_or_else_of_the_sweep(sweep: Path) -> None:
     (sweep / "sweep.toml").write_text('selection = ["test_domain", "training_domain"]\n')
-    text = printed(sweep, "--format", "markdown")
-    assert text.index("chosen by test_domain") < text.index("chosen by training_domain")
-    given = printed(sweep, "--format", "markdown", "--selection", "ood_validation")
-    assert "chosen by ood_validation" in given
-    assert "chosen by test_domain" not in given
+    text = stdout_of(sweep, "--format", "markdown")
+    assert text.index("selected by test_domain") < text.index("selected by training_domain")
+    given = stdout_of(sweep, "--format", "markdown", "--selection", "ood_validation")
+    assert "selected by ood_validation" in given
+    assert "selected by test_domain" not in given
     (sweep / "sweep.toml").write_text('name = "no selection"\n')
-    assert "chosen by training_domain" in printed(sweep)
+    assert "selected by training_domain" in stdout_of(sweep)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("selection = [", "sweep.toml cannot be read"),
+        ("selection = [", "sweep.toml could not be read"),
         ("selection = 3", "must be a list of names, not 3"),
         ('selection = ["oracle"]', "unknown selection 'oracle'"),
     ],
 )
-def test_a_sweeps_file_that_is_wrong(sweep: Path, content: str, message: str) -> None:
+def test_invalid_sweep_file(sweep: Path, content: str, message: str) -> None:
     (sweep / "sweep.toml").write_text(content)
-    assert message in refused(sweep)
+    assert message in error_of(sweep)
 
 
-def test_the_ending_of_the_file_is_its_format(sweep: Path, tmp_path: Path) -> None:
+def test_format_is_that_of_the_ending(sweep: Path, tmp_path: Path) -> None:
     for name, start in (("t.md", "### toy"), ("t.tex", "% \\usepackage{booktabs}"), ("t.csv", "dataset,algorithm")):
-        assert printed(sweep, "--output", tmp_path / name) == ""
+        assert stdout_of(sweep, "--output", tmp_path / name) == ""
         assert (tmp_path / name).read_text().startswith(start)
-    assert printed(sweep, "-o", tmp_path / "t.md", "--format", "json") == ""
+    assert stdout_of(sweep, "-o", tmp_path / "t.md", "--format", "json") == ""
     assert json.loads((tmp_path / "t.md").read_text())["tables"][0]["title"] == "toy"
     assert not list(tmp_path.glob(".*"))
 
 
-def test_notes_stay_out_of_what_programs_read(sweep: Path) -> None:
+def test_notes_are_not_part_of_csv(sweep: Path) -> None:
     write_run(sweep / "unfinished", "ldat", "art", (0.5,), is_done=False)
     result = invoke(sweep, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert {row["algorithm"] for row in rows} == {"erm", "mat"}
     assert "note: " in result.stderr
     assert "1 unfinished run skipped" in result.stderr
-    assert "1 unfinished run skipped" in printed(sweep, "--format", "markdown").splitlines()[-1]
+    assert "1 unfinished run skipped" in stdout_of(sweep, "--format", "markdown").splitlines()[-1]
 
 
-def test_unfinished_runs_count_when_asked_for(sweep: Path) -> None:
+def test_unfinished_runs_are_included_on_request(sweep: Path) -> None:
     write_run(sweep / "unfinished", "ldat", "art", (0.5,), is_done=False)
-    assert "ldat" not in printed(sweep)
-    content = json.loads(printed(sweep, "--unfinished", "--format", "json"))
+    assert "ldat" not in stdout_of(sweep)
+    content = json.loads(stdout_of(sweep, "--unfinished", "--format", "json"))
     assert [row["algorithm"] for row in content["tables"][0]["rows"]] == ["erm", "mat", "ldat"]
 
 
-def test_all_that_can_be_added(sweep: Path) -> None:
-    text = printed(
-        *(sweep, "--columns", "worst, gap", "--compare", "paper", "--versus", "erm"),
+def test_extra_columns_and_comparisons(sweep: Path) -> None:
+    text = stdout_of(
+        *(sweep, "--column", "worst", "--column", "gap", "--paper", "--compare-to", "erm"),
         *("--selection", "test_domain", "--selection", "training_domain", "--format", "markdown"),
     )
     assert "| method | art | cartoon | sketch | Avg | worst | gap | training |" in text
     assert "| method | art | cartoon | sketch | Avg | worst | gap |\n" in text
-    assert "The paper has no numbers for this." in text
+    assert "The paper has no numbers for this table." in text
     assert "| mat | +5.0 ± 0.0 | 3 | 3 | 0.2500 |" in text
 
 
-def test_what_is_refused(sweep: Path, tmp_path: Path) -> None:
-    assert "unknown format 'html'" in refused(sweep, "--format", "html")
-    assert "unknown column 'best'" in refused(sweep, "--columns", "best")
-    assert "unknown reference to --compare with 'papers'; did you mean" in refused(sweep, "--compare", "papers")
-    assert "unknown method of these runs 'irm'" in refused(sweep, "--versus", "irm")
-    assert "cannot be written" in refused(sweep, "--output", tmp_path / "nowhere" / "t.md")
-    assert "nothing" in refused(tmp_path / "nothing")
+def test_errors(sweep: Path, tmp_path: Path) -> None:
+    assert "unknown format 'yaml'" in error_of(sweep, "--format", "yaml")
+    assert "unknown column 'best'" in error_of(sweep, "--column", "best")
+    assert "unknown method to compare to 'irm'" in error_of(sweep, "--compare-to", "irm")
+    (tmp_path / "file").touch()
+    assert "t.md could not be written" in error_of(sweep, "--output", tmp_path / "file" / "t.md")
+    assert "nothing" in error_of(tmp_path / "nothing")
+
+
+def test_python_call_gives_the_same_tables(sweep: Path) -> None:
+    options = {"selections": ["test_domain"], "columns": ["worst"], "compare_to": "erm"}
+    result = reports.report([sweep], **options)  # type: ignore[arg-type]
+    words = ("--selection", "test_domain", "--column", "worst", "--compare-to", "erm", "--format", "json")
+    assert reports.FORMATS["json"](result) == stdout_of(sweep, *words)
+
+
+def test_quiet_prints_the_table_and_no_notes(sweep: Path) -> None:
+    write_run(sweep / "unfinished", "ldat", "art", (0.5,), is_done=False)
+    result = invoke(sweep, "--format", "csv", "-q")
+    assert result.stdout.startswith("dataset,algorithm")
+    assert result.stderr == ""

@@ -68,7 +68,7 @@ def describe_method(name: str) -> dict[str, Any]:
 def format_overview(cards: str) -> str:
     """Return all methods as a Markdown table with links to their cards in the folder `cards`."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.reports.formats import as_markdown
+    from domainwise.reports.formats import format_markdown_table
 
     rows = [
         (
@@ -79,15 +79,15 @@ def format_overview(cards: str) -> str:
         )
         for name, method in ALGORITHMS.items()
     ]
-    return as_markdown(("name", "method", "needs", "source"), rows)
+    return format_markdown_table(("name", "method", "needs", "source"), rows)
 
 
 def format_hparams(name: str) -> str:
     """Return the hyperparameters of a method as a Markdown table."""
-    from domainwise.reports.formats import as_markdown
+    from domainwise.reports.formats import format_markdown_table
 
     rows = [(f"`{hparam}`", *rest) for hparam, *rest in _hparam_rows(describe_method(name))]
-    return as_markdown(("hyperparameter", "default", "search", "meaning"), rows)
+    return format_markdown_table(("hyperparameter", "default", "search", "meaning"), rows)
 
 
 def _print_method(name: str) -> None:

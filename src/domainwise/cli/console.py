@@ -88,9 +88,9 @@ def print_table(
 ) -> None:
     """Print a table to stdout; its last `numeric` columns are right-aligned."""
     if is_markdown:
-        from domainwise.reports.formats import as_markdown
+        from domainwise.reports.formats import format_markdown_table
 
-        print(as_markdown(header, rows, numeric))
+        print(format_markdown_table(header, rows, numeric))
         return
     table = Table(box=None, header_style="bold")
     for index, name in enumerate(header):

@@ -12,7 +12,7 @@ from domainwise.cli.console import DataProgress, SweepProgress, format_duration,
 from domainwise.cli.sweep import _print_outcomes
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.figures import render_figure, write_figure
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.reports.html import Picture, write_page
 from domainwise.reproduction.plan import RecipeCost, RecipePlan, cost_of, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, recipe_named, recipes, scale_named
@@ -229,7 +229,7 @@ def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, c
     title = f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about}"
     for table in made.tables:
         console.print(f"\n[bold]{table.title}[/bold]", highlight=False, soft_wrap=True)
-        print_table(table.head, table.rows, numeric=table.numbers)
+        print_table(table.header, table.rows, numeric=table.numeric)
     for note in made.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     for name, figure in made.figures.items():
@@ -246,13 +246,15 @@ def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, c
             for name, figure in made.figures.items()
         ]
         extra = [*made.tables[:-1], replace(made.tables[-1], notes=made.notes)]
-        write_page(files[1], done, variants="split", title=title, extra=extra, pictures=pictures)
+        write_page(files[1], done, split_variants=True, title=title, tables=extra, pictures=pictures)
     console.print(f"[bold]wrote[/bold] {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
 
 
 def _as_text(title: str, made: Reproduced) -> str:
     parts = [f"# {title}"]
-    parts += [f"## {each.title}\n\n{as_markdown(each.head, each.rows, each.numbers)}" for each in made.tables]
+    parts += [
+        f"## {each.title}\n\n{format_markdown_table(each.header, each.rows, each.numeric)}" for each in made.tables
+    ]
     parts += [f"![{name}]({name}.png)" for name in made.figures]
     parts += ["\n".join(f"- {note}" for note in made.notes)] if made.notes else []
     return "\n\n".join(parts) + "\n"

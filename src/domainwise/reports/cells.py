@@ -1,13 +1,14 @@
-"""A table as data: cells that know what they rest on, before any format."""
+"""A report as data, before any format: tables of cells, and which methods and test domains each has."""
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
 
+from domainwise.reports.methods import Variant, sort_methods
 from domainwise.selection.runs import Runs
+from domainwise.selection.statistics import estimate_mean
 from domainwise.storage.sweep_folder import PlannedRun
 
 MISSING = "—"
@@ -23,7 +24,7 @@ Kind = Literal[
     "paper",
     "difference",
     "pairs",
-    "ahead",
+    "wins",
     "p",
 ]
 
@@ -33,9 +34,9 @@ class Cell:
     """A number, unrounded, accuracies in percent; or the reason why there is none.
 
     Args:
-        error: standard error over trials; None where one trial, or no trial at all, says nothing of it.
-        reason: why the number is missing, or rests on less than others do.
-        is_partial: whether it is of fewer test domains than others are, so that it cannot be compared with them.
+        error: standard error over trials; None for a single trial, and for cells without trials.
+        reason: why the number is missing, or is based on fewer trials than others.
+        is_partial: it is based on fewer test domains than others, and cannot be compared with them.
     """
 
     mean: float | None
@@ -48,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """What a column shows, of which dataset and test domain; empty where it is of several."""
+    """What a column contains. `dataset` and `domain` are empty for a column about several."""
 
     name: str
     kind: Kind
@@ -57,7 +58,7 @@ class Column:
 
     @property
     def digits(self) -> int:
-        return {"pairs": 0, "ahead": 0, "p": 4}.get(self.kind, 1)
+        return {"pairs": 0, "wins": 0, "p": 4}.get(self.kind, 1)
 
     @property
     def is_signed(self) -> bool:
@@ -65,8 +66,11 @@ class Column:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the highest is the best: not so of what only explains other columns."""
+        """Whether the highest number is the best."""
         return self.kind in ("domain", "average", "worst", "average_over_trials", "average_of_datasets")
+
+
+ACCURACY = Column("accuracy", "average")
 
 
 @dataclass(frozen=True)
@@ -84,104 +88,87 @@ class Table:
     footnotes: tuple[str, ...]
 
 
-def summarized(accuracies: Sequence[float], reason: str = "") -> Cell:
-    """The cell of accuracies in 0..1, one a trial: their mean and its standard error, as DomainBed reckons it."""
-    points = [100 * accuracy for accuracy in accuracies]
-    if not points:
+@dataclass(frozen=True)
+class Report:
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+
+
+def estimate_cell(accuracies: Sequence[float], reason: str = "") -> Cell:
+    """Return the cell of accuracies in 0..1, one per trial."""
+    if not accuracies:
         return Cell(None, reason=reason)
-    error = statistics.pstdev(points) / len(points) ** 0.5 if len(points) > 1 else None
-    return Cell(statistics.fmean(points), error, len(points), reason)
+    estimate = estimate_mean(100 * accuracy for accuracy in accuracies)
+    return Cell(estimate.mean, estimate.error, estimate.count, reason)
 
 
-def shown(cell: Cell, column: Column) -> tuple[str, str]:
-    """The mean and the error as tables print them; the error is empty where there is none."""
+def format_parts(cell: Cell, column: Column = ACCURACY) -> tuple[str, str]:
+    """Return the mean and the error as tables print them; the error is empty if there is none."""
     if cell.mean is None:
         return MISSING, ""
     sign = "+" if column.is_signed else ""
     return f"{cell.mean:{sign}.{column.digits}f}", "" if cell.error is None else f"{cell.error:.{column.digits}f}"
 
 
-def with_best(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows with the best of each ranked column marked, and whatever prints as the same number."""
+def format_cell(cell: Cell, column: Column = ACCURACY) -> str:
+    """Return a cell as plain text, such as `81.2 ± 0.4`."""
+    mean, error = format_parts(cell, column)
+    return f"{mean} ± {error}" if error else mean
+
+
+def mark_best(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return the rows with `is_best` set for the best cell of each ranked column, and for all that print the same."""
     best: list[str | None] = []
     for index, column in enumerate(columns):
-        rivals = [row.cells[index] for row in rows if _competes(row.cells[index], column)]
-        best.append(shown(max(rivals, key=lambda cell: cell.mean or 0.0), column)[0] if len(rivals) > 1 else None)
+        rivals = [row.cells[index] for row in rows if _is_comparable(row.cells[index], column)]
+        highest = max(rivals, key=lambda cell: cell.mean or 0.0) if len(rivals) > 1 else None
+        best.append(None if highest is None else format_parts(highest, column)[0])
     return tuple(
         replace(
             row,
             cells=tuple(
-                replace(cell, is_best=_competes(cell, column) and shown(cell, column)[0] == top)
-                for cell, column, top in zip(row.cells, columns, best, strict=True)
+                replace(cell, is_best=_is_comparable(cell, column) and format_parts(cell, column)[0] == text)
+                for cell, column, text in zip(row.cells, columns, best, strict=True)
             ),
         )
         for row in rows
     )
 
 
-def _competes(cell: Cell, column: Column) -> bool:
+def _is_comparable(cell: Cell, column: Column) -> bool:
     return cell.mean is not None and column.is_ranked and not cell.is_partial
-
-
-# The paper's: what it starts from, the published baselines, what it proposes.
-METHOD_ORDER = (
-    "erm",
-    "at",
-    "irm",
-    "vrex",
-    "groupdro",
-    "mixup",
-    "mldg",
-    "mmd",
-    "coral",
-    "dann",
-    "mtl",
-    "sagnet",
-    "rsc",
-    "andmask",
-    "gut",
-    "ncdg",
-    "uat",
-    "mat",
-    "ldat",
-)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A dataset's methods in the paper's order, its test domains in the dataset's own."""
+    """The methods of a dataset in the order of rows, and its test domains in the order of columns."""
 
     dataset: str
     algorithms: tuple[str, ...]
     domains: tuple[str, ...]
 
 
-def grids(runs: Runs) -> list[Grid]:
-    """One grid a dataset, by name."""
+def build_grids(runs: Runs, variants: Mapping[str, Variant] | None = None) -> list[Grid]:
+    """Return one grid per dataset, sorted by name: what was run, and what is planned."""
     rows = runs.frame.select("dataset", "algorithm", "test_domain", "position", "is_result").unique()
     positions = {(row["dataset"], row["test_domain"]): row["position"] for row in rows.iter_rows(named=True)}
     results = rows.filter("is_result").select("dataset", "algorithm", "test_domain").sort(pl.all())
     cells = [
         *results.iter_rows(),
-        *((run.dataset, run.algorithm, domain) for run in reported(runs.planned) for domain in run.test_domains),
+        *((run.dataset, run.algorithm, domain) for run in select_results(runs.planned) for domain in run.test_domains),
     ]
-    found = []
+    grids = []
     for dataset in sorted({cell[0] for cell in cells}):
+        algorithms = sort_methods((cell[1] for cell in cells if cell[0] == dataset), variants)
         domains = dict.fromkeys(cell[2] for cell in cells if cell[0] == dataset)
-        # A domain that no run got to has no place yet; it comes last.
-        ordered = sorted(domains, key=lambda domain: positions.get((dataset, domain), len(cells)))
-        found.append(Grid(dataset, in_order(cell[1] for cell in cells if cell[0] == dataset), tuple(ordered)))
-    return found
+        # The position of a domain is known from its first record on; until then it comes last.
+        in_order = sorted(domains, key=lambda domain: positions.get((dataset, domain), len(cells)))
+        grids.append(Grid(dataset, algorithms, tuple(in_order)))
+    return grids
 
 
-def reported(planned: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Planned runs whose accuracies count; those that leave out a pair of domains only help to select."""
+def select_results(planned: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return the planned runs that fill cells; those that leave out two domains only help to select models."""
     runs = list(planned)
-    with_single = {run.dataset for run in runs if len(run.test_domains) == 1}
-    return [run for run in runs if len(run.test_domains) != 2 or run.dataset not in with_single]
-
-
-def in_order(algorithms: Iterable[str]) -> tuple[str, ...]:
-    """Each method once: known ones in the paper's order, others by name after them."""
-    places = {name: place for place, name in enumerate(METHOD_ORDER)}
-    return tuple(sorted(set(algorithms), key=lambda name: (places.get(name, len(places)), name)))
+    datasets = {run.dataset for run in runs if len(run.test_domains) == 1}
+    return [run for run in runs if len(run.test_domains) != 2 or run.dataset not in datasets]

@@ -1,152 +1,152 @@
-"""What stands under a table: what it rests on, how it was chosen, and why cells are empty."""
+"""Footnotes of a table: what it is based on, how its models were selected, and why cells are empty."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import polars as pl
 
-from domainwise.reports.cells import Grid, Row, reported
+from domainwise.reports.cells import Grid, Row, select_results
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
-from domainwise.storage.run_folder import RunStatus
+from domainwise.storage.run_folder import RunStatus, State
 
+# A method and a column: a test domain, or a dataset in the table of averages.
 Place = tuple[str, str]
-
-
-def chosen_by(selection: str) -> str:
-    """The selection in a sentence: its function's own."""
-    sentence = (SELECTIONS[selection].__doc__ or "").strip().splitlines()[0]
-    return f"Chosen by {selection}: {sentence[:1].lower()}{sentence[1:]}"
-
-
-def rests_on(frame: pl.DataFrame, selection: str, planned: Sequence[RunStatus]) -> str:
-    """How many runs a table was made from, and how many more there should be."""
-    used = frame if selection == "leave_one_out" else frame.filter("is_result")
-    trials = used["trial"].n_unique()
-    text = f"Rests on {counted(used['run'].n_unique(), 'run')} of {counted(trials, 'trial')}."
-    states = [run.state for run in planned]
-    open_ = [
-        f"{states.count(state)} {words}"
-        for state, words in (("failed", "failed"), ("unfinished", "not finished"), ("pending", "not started"))
-        if state in states
-    ]
-    return f"{text} Of {counted(len(states), 'planned run')}: {', '.join(open_)}." if open_ else text
-
-
-def what_errors_are(rows: Sequence[Row]) -> str:
-    """What stands after a mean; nothing to say of a table without numbers."""
-    cells = [cell for row in rows for cell in row.cells if cell.mean is not None]
-    if any(cell.error is not None for cell in cells):
-        return "± is the standard error over trials: their standard deviation over the root of their number."
-    return "No ±: each cell is of one trial." if cells else ""
-
-
-def draws(chosen: pl.DataFrame, grid: Grid) -> str:
-    """From how many draws of the hyperparameters the models were chosen, and where from fewer."""
-    fewest = chosen.group_by("algorithm", "test_domain").agg(pl.col("draws").min())
-    counts: dict[Place, int] = {(row[0], row[1]): row[2] for row in fewest.iter_rows()}
-    most = max(counts.values(), default=0)
-    if not most:
-        return ""
-    text = f"Each trial's model was chosen from {counted(most, 'draw')} of the hyperparameters"
-    fewer: dict[str, list[Place]] = {}
-    for place, count in counts.items():
-        if count < most:
-            fewer.setdefault(f"from {count}", []).append(place)
-    less = "; ".join(f"{words}: {where(places, grid)}" for words, places in sorted(fewer.items()))
-    return f"{text}; {less}." if less else f"{text}."
-
-
-def reasons(found: Mapping[Place, str], grid: Grid) -> list[str]:
-    """One line a reason, with the cells it holds for."""
-    by_reason: dict[str, list[Place]] = {}
-    for place, reason in found.items():
-        by_reason.setdefault(reason, []).append(place)
-    return [f"{where(places, grid)}: {reason}." for reason, places in by_reason.items()]
-
-
-def where(places: Iterable[Place], grid: Grid) -> str:
-    """Cells in words, as few as will do: `mat on photo, sketch; ldat`, a method alone for all its domains."""
-    there = set(places)
-    if there >= {(algorithm, domain) for algorithm in grid.algorithms for domain in grid.domains}:
-        return "all cells"
-    parts = []
-    for algorithm in grid.algorithms:
-        domains = [domain for domain in grid.domains if (algorithm, domain) in there]
-        if domains:
-            parts.append(algorithm if _is_all(domains, grid.domains) else f"{algorithm} on {', '.join(domains)}")
-    return "; ".join(parts)
-
-
-def _is_all(some: Collection[str], domains: Collection[str]) -> bool:
-    return len(some) == len(domains) > 1
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 trial`, `3 trials`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-_NEEDS = {
-    "training_domain": ("training", "no holdout: training_domain cannot select"),
-    "test_domain": ("holdout", "no holdout: test_domain cannot select"),
-    "ood_validation": ("validation", "no validation domain: ood_validation cannot select"),
+OPEN_STATES: tuple[State, ...] = ("failed", "unfinished", "pending")
+_REQUIRED = {
+    "training_domain": ("training", "no holdout accuracy on the training domains, which training_domain needs"),
+    "test_domain": ("holdout", "no holdout accuracy on the test domain, which test_domain needs"),
+    "ood_validation": ("validation", "no validation domain, which ood_validation needs"),
 }
 
 
-def why_missing(
+def describe_selection(selection: str) -> str:
+    """Return what a selection rule does, by the first line of its docstring."""
+    line = (SELECTIONS[selection].__doc__ or "").strip().splitlines()[0]
+    return f"Selected by {selection}: {line[:1].lower()}{line[1:]}"
+
+
+def describe_runs(frame: pl.DataFrame, selection: str, planned: Sequence[RunStatus]) -> str:
+    """Return how many runs a table is based on, and how many planned ones are missing."""
+    used = frame if selection == "leave_one_out" else frame.filter("is_result")
+    text = f"Based on {pluralize(used['run'].n_unique(), 'run')} ({pluralize(used['trial'].n_unique(), 'trial')})."
+    states = [status.state for status in planned]
+    counts = [f"{states.count(state)} {state}" for state in OPEN_STATES if state in states]
+    return f"{text} Of {pluralize(len(states), 'planned run')}: {', '.join(counts)}." if counts else text
+
+
+def describe_errors(rows: Sequence[Row]) -> str:
+    """Return what ± means; empty for a table without numbers."""
+    cells = [cell for row in rows for cell in row.cells if cell.mean is not None]
+    if any(cell.error is not None for cell in cells):
+        return "± is the standard error over trials: their standard deviation (ddof 0) over the root of their number."
+    return "No ±: every cell is from a single trial." if cells else ""
+
+
+def describe_draws(selected: pl.DataFrame, grid: Grid) -> str:
+    """Return from how many hyperparameter draws the models were selected, and which cells had fewer."""
+    smallest = selected.group_by("algorithm", "test_domain").agg(pl.col("draws").min())
+    counts: dict[Place, int] = {(row[0], row[1]): row[2] for row in smallest.iter_rows()}
+    largest = max(counts.values(), default=0)
+    if not largest:
+        return ""
+    fewer: dict[int, list[Place]] = {}
+    for place, count in counts.items():
+        if count < largest:
+            fewer.setdefault(count, []).append(place)
+    exceptions = [f"only {count} for {format_places(places, grid)}" for count, places in sorted(fewer.items())]
+    return "; ".join([f"Selected from {pluralize(largest, 'hyperparameter draw')} per trial", *exceptions]) + "."
+
+
+def collect_reasons(rows: Iterable[Row], names: Iterable[str]) -> dict[Place, str]:
+    """Return the reasons of cells, by method and the name of their column; `names` are of the first columns."""
+    names = tuple(names)
+    return {
+        (row.algorithm, name): cell.reason
+        for row in rows
+        for name, cell in zip(names, row.cells, strict=False)
+        if cell.reason
+    }
+
+
+def format_reasons(reasons: Mapping[Place, str], grid: Grid) -> list[str]:
+    """Return one line per reason, with the cells it applies to."""
+    by_reason: dict[str, list[Place]] = {}
+    for place, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(place)
+    return [f"{format_places(places, grid)}: {reason}." for reason, places in by_reason.items()]
+
+
+def format_places(places: Iterable[Place], grid: Grid) -> str:
+    """Return cells as short as possible: `mat on photo, sketch; ldat`, where a method alone means all its domains."""
+    included = set(places)
+    if included >= {(algorithm, domain) for algorithm in grid.algorithms for domain in grid.domains}:
+        return "all cells"
+    parts = []
+    for algorithm in grid.algorithms:
+        domains = [domain for domain in grid.domains if (algorithm, domain) in included]
+        if domains:
+            is_all = len(domains) == len(grid.domains) > 1
+            parts.append(algorithm if is_all else f"{algorithm} on {', '.join(domains)}")
+    return "; ".join(parts)
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return `1 trial`, `3 trials`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def explain_missing(
     runs: Runs, selection: str, dataset: str, algorithm: str, domain: str, *, trials: Collection[int]
 ) -> str:
-    """Why `selection` chose nothing for these trials of a cell."""
-    task = runs.frame.filter(
+    """Return why `selection` selected no model for these trials of a cell."""
+    rows = runs.frame.filter(
         pl.col("dataset") == dataset, pl.col("algorithm") == algorithm, pl.col("trial").is_in(list(trials))
     )
     planned = [
         runs.planned[run]
-        for run in reported(runs.planned)
+        for run in select_results(runs.planned)
         if (run.dataset, run.algorithm) == (dataset, algorithm) and domain in run.test_domains and run.trial in trials
     ]
-    own = task.filter("is_result", pl.col("test_domain") == domain)
-    if own.is_empty():
-        return standing(planned) or ("done, but its records cannot be used" if planned else "no runs")
-    if own["main"].is_null().all():
+    results = rows.filter("is_result", pl.col("test_domain") == domain)
+    if results.is_empty():
+        return _format_open_runs(planned) or ("run done, but its records could not be used" if planned else "no runs")
+    if results["main"].is_null().all():
         return "no accuracy on the test domain was recorded"
     if selection == "leave_one_out":
-        return _without_pairs(task, own, domain)
-    return _NEEDS[selection][1] if own[_NEEDS[selection][0]].is_null().all() else "no record has all that it needs"
+        return _explain_leave_one_out(rows, results, domain)
+    column, reason = _REQUIRED[selection]
+    return reason if results[column].is_null().all() else "no record is complete"
 
 
-def standing(planned: Sequence[RunStatus]) -> str:
-    """How planned runs stand that are not done; empty if all are."""
-    failed = [run for run in planned if run.state == "failed"]
+def _format_open_runs(planned: Sequence[RunStatus]) -> str:
+    """Return how many planned runs failed, are unfinished or pending; empty if all are done."""
     parts = []
-    if failed:
-        errors = dict.fromkeys(" ".join(run.error.split()) or "no message" for run in failed)
-        others = len(errors) - 1
-        more = f" (and {others} other {'error' if others == 1 else 'errors'})" if others else ""
-        parts.append(f"{_share(len(failed), len(planned))} failed: {next(iter(errors))}{more}")
-    for state, words in (("unfinished", "not finished"), ("pending", "not started")):
-        count = sum(run.state == state for run in planned)
-        if count:
-            parts.append(f"{_share(count, len(planned))} {'is' if count == 1 else 'are'} {words}")
+    for state in OPEN_STATES:
+        statuses = [status for status in planned if status.state == state]
+        if not statuses:
+            continue
+        share = (
+            f"{len(statuses)} of {len(planned)} runs" if len(statuses) < len(planned) else f"all {len(planned)} runs"
+        )
+        text = f"{'run' if len(planned) == 1 else share} {state}"
+        if state == "failed":
+            errors = dict.fromkeys(" ".join(status.error.split()) or "no message" for status in statuses)
+            more = f" (+{pluralize(len(errors) - 1, 'other error')})" if len(errors) > 1 else ""
+            text += f": {next(iter(errors))}{more}"
+        parts.append(text)
     return ", ".join(parts)
 
 
-def _share(count: int, total: int) -> str:
-    if count < total:
-        return f"{count} of {total} runs"
-    return "its run" if total == 1 else f"all {total} runs"
-
-
-def _without_pairs(task: pl.DataFrame, own: pl.DataFrame, domain: str) -> str:
-    needs = "leave_one_out needs runs that leave out pairs of domains"
-    alone = own.filter(pl.col("test_domains").list.len() == 1)
-    if alone.is_empty():
-        return f"{needs}; these test on {len(own['test_domains'][0])} domains at once"
-    searches = alone.select("trial", "draw", "num_domains").unique()
-    needed = int((searches["num_domains"] - 1).sum())
-    pairs = task.filter(pl.col("test_domains").list.len() == 2, pl.col("test_domains").list.contains(domain))
-    there = pairs.filter(pl.col("test_domain") != domain).join(searches, on=["trial", "draw"], how="semi")
-    missing = needed - there.select("trial", "draw", "test_domain").unique().height
+def _explain_leave_one_out(rows: pl.DataFrame, results: pl.DataFrame, domain: str) -> str:
+    requirement = "leave_one_out needs runs that leave out two domains"
+    single = results.filter(pl.col("test_domains").list.len() == 1)
+    if single.is_empty():
+        return f"{requirement}; these test on {len(results['test_domains'][0])} domains at once"
+    searches = single.select("trial", "draw", "num_domains").unique()
+    required = int((searches["num_domains"] - 1).sum())
+    pairs = rows.filter(pl.col("test_domains").list.len() == 2, pl.col("test_domains").list.contains(domain))
+    helpers = pairs.filter(pl.col("test_domain") != domain).join(searches, on=["trial", "draw"], how="semi")
+    missing = required - helpers.select("trial", "draw", "test_domain").unique().height
     if missing > 0:
-        return f"{needs}; {missing} of {needed} {'is' if missing == 1 else 'are'} missing"
-    return f"{needs}; they are there, but at no step do all have a record"
+        return f"{requirement}; {missing} of {required} missing"
+    return f"{requirement}; no step has a record in all of them"

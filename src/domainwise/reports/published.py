@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, to put beside one's own."""
+"""The accuracies that the paper prints, to compare with one's own."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ OWN_RUNS = "the paper"
 
 
 @dataclass(frozen=True)
-class Value:
-    """One accuracy of the paper, in percent.
+class PublishedValue:
+    """One accuracy in the paper, in percent.
 
     Args:
-        table: the number of the table that has it.
-        column: that table's column, in our words.
-        dataset: as tables here call it; empty for a mean over datasets.
-        domain: the test domain; empty for a mean over all of them.
-        selection: how the paper chose the model; empty where it does not say.
-        source: whose measurement it is.
-        setting: what was set apart from the method's search, such as `eta = 0.1`.
+        table: number of the table.
+        column: the table's column, by our names.
+        dataset: the dataset's name in our tables; empty for a mean over datasets.
+        domain: the test domain; empty for a mean over all.
+        selection: how the paper selected the model; empty if it does not say.
+        source: who measured it.
+        setting: a hyperparameter that was fixed, such as `eta = 0.1`.
     """
 
     table: int
@@ -40,10 +40,10 @@ class Value:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of the paper: its caption in our words, what is wrong with it, and its values row by row.
+    """A table of the paper: a caption in our words, a note on its errors, and its values row by row.
 
     Args:
-        mean_of: for each column that is an average, the columns that it averages.
+        mean_of: by the name of a column that is an average, the columns it averages.
     """
 
     number: int
@@ -51,17 +51,17 @@ class PublishedTable:
     note: str
     columns: tuple[str, ...]
     mean_of: Mapping[str, tuple[str, ...]]
-    values: tuple[Value, ...]
+    values: tuple[PublishedValue, ...]
 
 
 @cache
-def published() -> Mapping[int, PublishedTable]:
-    """Every table of the paper that holds accuracies, by its number."""
+def load_published_tables() -> Mapping[int, PublishedTable]:
+    """Return every table of the paper with accuracies, by number."""
     content = tomllib.loads(files(__package__).joinpath("published.toml").read_text(encoding="utf-8"))
-    return {table["number"]: _table(table) for table in content["table"]}
+    return {table["number"]: _parse_table(table) for table in content["table"]}
 
 
-def _table(raw: Mapping[str, Any]) -> PublishedTable:
+def _parse_table(raw: Mapping[str, Any]) -> PublishedTable:
     columns = raw["columns"]
     return PublishedTable(
         number=raw["number"],
@@ -70,7 +70,7 @@ def _table(raw: Mapping[str, Any]) -> PublishedTable:
         columns=tuple(column["name"] for column in columns),
         mean_of={column["name"]: tuple(column["mean_of"]) for column in columns if "mean_of" in column},
         values=tuple(
-            _value(raw["number"], column, row, value)
+            _parse_value(raw["number"], column, row, value)
             for row in raw["rows"]
             for column, value in zip(columns, row["values"], strict=True)
             if value
@@ -78,8 +78,8 @@ def _table(raw: Mapping[str, Any]) -> PublishedTable:
     )
 
 
-def _value(number: int, column: Mapping[str, Any], row: Mapping[str, Any], value: list[float]) -> Value:
-    return Value(
+def _parse_value(number: int, column: Mapping[str, Any], row: Mapping[str, Any], value: list[float]) -> PublishedValue:
+    return PublishedValue(
         table=number,
         column=column["name"],
         algorithm=row["method"],
@@ -93,70 +93,71 @@ def _value(number: int, column: Mapping[str, Any], row: Mapping[str, Any], value
     )
 
 
-# Where methods are compared after a search: the main table, GUT on NICO, and training on a single domain.
-_TABLES = (2, 9, 10)
+# The tables that compare methods after a search: the main one, GUT on NICO, and training on a single domain.
+_COMPARED_TABLES = (2, 9, 10)
 _SETTINGS = (
-    "The paper's settings are not these: a ResNet-18, 8000 steps, 8 draws of the hyperparameters (6 on nico and "
-    "colored_mnist), 3 seeds. Compare differences between methods rather than levels."
+    "The paper's settings differ: ResNet-18, 8000 steps, 8 hyperparameter draws (6 on nico and colored_mnist), "
+    "3 seeds. Compare differences between methods rather than absolute accuracies."
 )
-_BORROWED = "The paper took these from OoD-Bench, with 20 draws and 5001 steps: {}."
+_BORROWED = "The paper's numbers for {} are from OoD-Bench (20 draws, 5001 steps)."
 
 
-def with_paper(table: Table, domains: Mapping[str, tuple[str, ...]]) -> Table:
-    """The table with a column of the paper's after each that it has numbers for.
+def add_paper_columns(table: Table, domains: Mapping[str, tuple[str, ...]]) -> Table:
+    """Return the table with a column of the paper's numbers after each column that it has numbers for.
 
     Args:
-        domains: every dataset's test domains here; the paper's number for one domain is no average over several.
+        domains: the test domains of every dataset in the report; the paper's number for one domain is not compared
+            with an average over several.
     """
     columns: list[Column] = []
     cells: list[list[Cell]] = [[] for _ in table.rows]
-    used: list[Value] = []
+    used: list[PublishedValue] = []
     for index, column in enumerate(table.columns):
         columns.append(column)
-        for row, into in zip(table.rows, cells, strict=True):
-            into.append(row.cells[index])
-        theirs = _values(column, domains)
-        found = [theirs[row.algorithm] for row in table.rows if row.algorithm in theirs]
-        if found:
-            used += found
-            columns.append(replace(column, name=_name(column, found), kind="paper"))
-            for row, into in zip(table.rows, cells, strict=True):
-                into.append(_cell(theirs.get(row.algorithm)))
+        for row, row_cells in zip(table.rows, cells, strict=True):
+            row_cells.append(row.cells[index])
+        published = _find_values(column, domains)
+        values = [published[row.algorithm] for row in table.rows if row.algorithm in published]
+        if values:
+            used += values
+            columns.append(replace(column, name=_column_name(column, values), kind="paper"))
+            for row, row_cells in zip(table.rows, cells, strict=True):
+                row_cells.append(_published_cell(published.get(row.algorithm)))
     if not used:
-        return replace(table, footnotes=(*table.footnotes, "The paper has no numbers for this."))
-    rows = tuple(Row(row.algorithm, tuple(into)) for row, into in zip(table.rows, cells, strict=True))
-    return replace(table, columns=tuple(columns), rows=rows, footnotes=(*table.footnotes, *_notes(table, used)))
+        return replace(table, footnotes=(*table.footnotes, "The paper has no numbers for this table."))
+    rows = tuple(Row(row.algorithm, tuple(row_cells)) for row, row_cells in zip(table.rows, cells, strict=True))
+    return replace(table, columns=tuple(columns), rows=rows, footnotes=(*table.footnotes, *_footnotes(table, used)))
 
 
-def _values(column: Column, domains: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
-    """A method's number in the first table that has it."""
+def _find_values(column: Column, domains: Mapping[str, tuple[str, ...]]) -> dict[str, PublishedValue]:
+    """Return each method's number in the first table that has one."""
     if column.kind not in ("domain", "average", "average_over_trials"):
         return {}
     wanted = {column.domain}
     if column.kind == "average_over_trials" and len(domains[column.dataset]) == 1:
         wanted.add(domains[column.dataset][0])
-    values: dict[str, Value] = {}
-    for number in _TABLES:
-        for value in published()[number].values:
+    values: dict[str, PublishedValue] = {}
+    for number in _COMPARED_TABLES:
+        for value in load_published_tables()[number].values:
             if value.dataset == column.dataset and value.domain in wanted:
                 values.setdefault(value.algorithm, value)
     return values
 
 
-def _name(column: Column, found: list[Value]) -> str:
-    tables = sorted({value.table for value in found})
+def _column_name(column: Column, values: list[PublishedValue]) -> str:
+    tables = sorted({value.table for value in values})
     return f"paper's {column.name} (Table{'s' if len(tables) > 1 else ''} {', '.join(map(str, tables))})"
 
 
-def _cell(value: Value | None) -> Cell:
+def _published_cell(value: PublishedValue | None) -> Cell:
     return Cell(None, reason="not in the paper") if value is None else Cell(value.mean, value.error)
 
 
-def _notes(table: Table, used: list[Value]) -> list[str]:
+def _footnotes(table: Table, used: list[PublishedValue]) -> list[str]:
     notes = [_SETTINGS]
     if borrowed := dict.fromkeys(value.algorithm for value in used if value.source != OWN_RUNS):
         notes.append(_BORROWED.format(", ".join(borrowed)))
     for dataset, selection in dict.fromkeys((value.dataset, value.selection) for value in used):
         if selection != table.selection:
-            notes.append(f"On {dataset} the paper chose by {selection}, not {table.selection}.")
+            notes.append(f"On {dataset} the paper selected by {selection}, not {table.selection}.")
     return notes

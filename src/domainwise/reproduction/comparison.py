@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from domainwise.reports.published import OWN_RUNS, Value, published
+from domainwise.reports.published import OWN_RUNS, PublishedValue, load_published_tables
 from domainwise.reproduction.plan import Part, RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.selection import SELECTIONS
@@ -71,11 +71,11 @@ def _by_trial(own: pl.DataFrame, dataset: str) -> dict[int, float]:
 
 
 def _means_over_datasets(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
-    return {} if recipe.published is None else published()[recipe.published].mean_of
+    return {} if recipe.published is None else load_published_tables()[recipe.published].mean_of
 
 
 def _compared(
-    row: Row, dataset: str, by_trial: Sequence[float], theirs: Value | None, training: Any = None
+    row: Row, dataset: str, by_trial: Sequence[float], theirs: PublishedValue | None, training: Any = None
 ) -> Compared:
     return Compared(
         row.name,
@@ -89,11 +89,11 @@ def _compared(
     )
 
 
-def published_value(recipe: Recipe, row: Row, dataset: str) -> Value | None:
+def published_value(recipe: Recipe, row: Row, dataset: str) -> PublishedValue | None:
     """The paper's mean over the dataset's test domains, or of its column of that name; its own runs come first."""
     if recipe.published is None:
         return None
-    table = published()[recipe.published]
+    table = load_published_tables()[recipe.published]
     fitting = [
         value
         for value in table.values

@@ -21,9 +21,9 @@ from domainwise.explain.perturbations import compute_offsets
 from domainwise.explain.plots.accuracy import plot_accuracy
 from domainwise.explain.plots.perturbations import center_on_gray, show_image
 from domainwise.figures import write_figure
-from domainwise.reports.formats import as_markdown
+from domainwise.reports.formats import format_markdown_table
 from domainwise.reports.html import write_page
-from domainwise.reports.html.gallery import gallery
+from domainwise.reports.html.pictures import draw_model_pictures
 from domainwise.storage.run_folder import Record
 from domainwise.training import RunConfig, RunResult
 
@@ -167,7 +167,7 @@ def table_of(table: Sequence[Line]) -> str:
         ]
         for line in table
     ]
-    return as_markdown(head, body, numbers=len(head) - 2)
+    return format_markdown_table(head, body, numeric=len(head) - 2)
 
 
 # Strong enough to tell the methods apart, and not so strong that all fail.
@@ -191,9 +191,9 @@ def write_demo_page(
     write_page(
         path,
         [result.folder for _, result in results],
-        variants="split",
+        split_variants=True,
         title=f"domainwise demo: accuracy under unseen shift ({plan.title()})",
-        pictures=gallery(shown, LOOKED_AT, on_progress=on_progress) if has_pictures else [],
+        pictures=draw_model_pictures(shown, LOOKED_AT, on_progress=on_progress) if has_pictures else [],
     )
 
 

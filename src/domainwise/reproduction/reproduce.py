@@ -13,9 +13,9 @@ from domainwise.explain.plots.accuracy import plot_accuracy_by_epsilon
 from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_ranks
 from domainwise.explain.robustness import read_accuracy_by_epsilon
-from domainwise.reports.footnotes import counted
-from domainwise.reports.html.content import TextTable
-from domainwise.reports.published import published
+from domainwise.reports.footnotes import pluralize
+from domainwise.reports.html.page import TextTable
+from domainwise.reports.published import load_published_tables
 from domainwise.reproduction.comparison import Compared, beside_the_paper, chosen_of, ordered
 from domainwise.reproduction.memory import judged_costs, measured_costs
 from domainwise.reproduction.plan import Part, RecipePlan
@@ -42,9 +42,11 @@ def reproduced(plan: RecipePlan, data_dir: Path | None = None) -> Reproduced:
     """What the recipe's finished runs, or its calculation, say."""
     notes = [_size(plan)] if plan.parts else []
     if missing := len(plan.runs) - len({folder for part in plan.parts for folder in _done(part)}):
-        notes.append(f"{missing} of {counted(len(plan.runs), 'run')} are not done; a trial counts with all its domains")
+        notes.append(
+            f"{missing} of {pluralize(len(plan.runs), 'run')} are not done; a trial counts with all its domains"
+        )
     notes += [f"{name} is left out: {why}" for name, why in plan.left_out.items()]
-    slips = "" if plan.recipe.published is None else published()[plan.recipe.published].note
+    slips = "" if plan.recipe.published is None else load_published_tables()[plan.recipe.published].note
     notes += [f"the paper's table: {slips}"] if slips else []
     notes += [plan.recipe.note] if plan.recipe.note else []
     made = _MAKERS.get(plan.recipe.kind, _table)(plan, data_dir)
@@ -135,7 +137,7 @@ def _memory(plan: RecipePlan, data_dir: Path | None) -> Reproduced:
 
 def _size(plan: RecipePlan) -> str:
     draws = {run.draw for part in plan.parts for run in part.runs}
-    numbers = f"{counted(plan.scale.trials, 'trial')}, {counted(len(draws), 'draw')} of the hyperparameters"
+    numbers = f"{pluralize(plan.scale.trials, 'trial')}, {pluralize(len(draws), 'draw')} of the hyperparameters"
     return f"{plan.scale.name} scale ({plan.scale.about}), {numbers}"
 
 

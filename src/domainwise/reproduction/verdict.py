@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import polars as pl
 
-from domainwise.reports.footnotes import counted
-from domainwise.reports.significance import Comparison, compared, smallest_p
+from domainwise.reports.footnotes import pluralize
 from domainwise.reproduction.recipe import Claim, Recipe
+from domainwise.selection.statistics import PairedComparison, compare_pairs, smallest_p_value
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 # A difference is told from luck below this.
@@ -42,7 +41,7 @@ def _judged(claim: Claim, datasets: Sequence[str], chosen: pl.DataFrame) -> Judg
     points = both.group_by("run", "run_other").agg(points=difference)["points"].sort().to_list()
     if not points:
         return Judged(claim, "cannot be told", "there are no runs of both on the same domain and trial")
-    found = compared(np.asarray(points, dtype=np.float64))
+    found = compare_pairs(points)
     why = _why(found, claim, both["trial"].n_unique())
     there = [name for name in datasets if name in both["plain"]]
     if len(there) == len(datasets):
@@ -51,17 +50,19 @@ def _judged(claim: Claim, datasets: Sequence[str], chosen: pl.DataFrame) -> Judg
     return Judged(claim, verdict, f"on {', '.join(there)} alone: {why}")
 
 
-def verdict_of(found: Comparison) -> Verdict:
+def verdict_of(found: PairedComparison) -> Verdict:
     """By the sign of the mean difference, where a sign-flip test says that it is no luck."""
-    if found.p >= LEVEL:
+    if found.p_value >= LEVEL:
         return "cannot be told"
     return "holds" if found.difference > 0 else "does not hold"
 
 
-def _why(found: Comparison, claim: Claim, trials: int) -> str:
+def _why(found: PairedComparison, claim: Claim, trials: int) -> str:
     error = "" if found.error is None else f" ± {found.error:.1f}"
-    words = f"{found.difference:+.1f}{error} points over {counted(found.pairs, 'pair')} of {counted(trials, 'trial')}"
-    words += f", {claim.better} ahead in {found.ahead}, p = {found.p:.2g}"
-    if smallest_p(found.pairs) >= LEVEL:
-        words += f"; {counted(found.pairs, 'pair')} cannot give a p below {LEVEL:g}"
+    words = (
+        f"{found.difference:+.1f}{error} points over {pluralize(found.pairs, 'pair')} of {pluralize(trials, 'trial')}"
+    )
+    words += f", {claim.better} ahead in {found.wins}, p = {found.p_value:.2g}"
+    if smallest_p_value(found.pairs) >= LEVEL:
+        words += f"; {pluralize(found.pairs, 'pair')} cannot give a p below {LEVEL:g}"
     return words

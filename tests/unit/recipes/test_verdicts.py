@@ -122,7 +122,7 @@ def test_a_claim_about_one_dataset_looks_at_that_alone() -> None:
 def test_words() -> None:
     chosen = pl.concat([paired([1.0, 2.0]), paired([1.0], "nico")])
     table = accuracies(beside_the_paper(RECIPE, chosen), "title")
-    assert table.head == ("", "pacs", "paper", "difference", "nico", "paper", "difference")
+    assert table.header == ("", "pacs", "paper", "difference", "nico", "paper", "difference")
     assert table.rows[1][:4] == ("at", "51.5 ± 0.4", "81.5 ± 0.4", "-30.0 (-56.2 errors)")
     assert table.rows[1][4:] == ("51.0", "68.2 ± 2.2", "-17.2 (-7.8 of the paper's errors)")
     assert verdicts(judged(RECIPE, chosen)).rows[0][0] == "AT above ERM"
@@ -144,7 +144,7 @@ def test_the_papers_averages_need_all_their_datasets() -> None:
 def test_a_model_that_the_test_domain_chose_shows_its_training() -> None:
     chosen = paired([1.0, 2.0]).with_columns(training=pl.when(pl.col("row") == "at").then(pl.lit(0.4)))
     table = accuracies(beside_the_paper(RECIPE, chosen), "title")
-    assert table.head == ("", "pacs", "in training", "paper", "difference")
+    assert table.header == ("", "pacs", "in training", "paper", "difference")
     assert [row[2] for row in table.rows] == ["", "40.0"]
 
 

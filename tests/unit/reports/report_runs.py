@@ -1,4 +1,4 @@
-"""Small runs to report on, written down by hand."""
+"""Small hand-written runs to report on."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def run(
     domains: Sequence[str] = DOMAINS,
     roles: str = "left_out",
 ) -> Pair:
-    """A run of a single record; `accuracy` is on the main part of every domain it tests on."""
+    """Return a run with a single record; `accuracy` is on the main part of every test domain."""
     test = [tested] if isinstance(tested, str) else list(tested)
     measured: dict[str, dict[str, float | None]] = {}
     for name in domains:
@@ -51,7 +51,7 @@ def run(
 
 
 def on_each(algorithm: str, accuracies: Sequence[float], **settings: Any) -> list[Pair]:
-    """One run a test domain."""
+    """Return one run per test domain."""
     domains = settings.get("domains", DOMAINS)
     return [run(algorithm, domain, value, **settings) for domain, value in zip(domains, accuracies, strict=True)]
 

@@ -1,13 +1,16 @@
-"""The paper's numbers: spot checks, its averages computed again, its slips pinned, and how they stand beside ours."""
+"""The paper's numbers: spot checks, its averages recomputed, its errors pinned, and the columns next to ours."""
 
 import statistics
 
 import pytest
 from report_runs import on_each, run, runs_of
 
-from domainwise.reports import make_report, published
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS
+from domainwise.reports import build_report, load_published_tables
 from domainwise.reports.cells import Table
-from domainwise.reports.published import Value
+from domainwise.reports.published import PublishedValue
+from domainwise.selection import SELECTIONS
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 
@@ -15,7 +18,7 @@ PACS = ("art_painting", "cartoon", "photo", "sketch")
 def value(number: int, algorithm: str, column: str, **where: str) -> tuple[float, float | None]:
     found = [
         one
-        for one in published()[number].values
+        for one in load_published_tables()[number].values
         if (one.algorithm, one.column) == (algorithm, column)
         and all(getattr(one, name) == wanted for name, wanted in where.items())
     ]
@@ -23,8 +26,8 @@ def value(number: int, algorithm: str, column: str, **where: str) -> tuple[float
     return one.mean, one.error
 
 
-def test_every_table_with_accuracies_is_there() -> None:
-    counts = {number: len(table.values) for number, table in published().items()}
+def test_all_tables_with_accuracies_are_included() -> None:
+    counts = {number: len(table.values) for number, table in load_published_tables().items()}
     assert counts == {1: 10, 2: 114, 3: 8, 6: 39, 7: 5, 8: 4, 9: 4, 10: 48}
 
 
@@ -63,17 +66,17 @@ def test_every_table_with_accuracies_is_there() -> None:
         (10, "ldat", "sketch", {"dataset": "pacs from photo"}, (80.4, None)),
     ],
 )
-def test_numbers_as_they_are_printed(
+def test_numbers_are_those_printed(
     number: int, algorithm: str, column: str, where: dict[str, str], expected: tuple[float, float | None]
 ) -> None:
     assert value(number, algorithm, column, **where) == expected
 
 
-def off() -> dict[tuple[int, str, str, str], tuple[float, float]]:
+def wrong_averages() -> dict[tuple[int, str, str, str], tuple[float, float]]:
     """Averages that rounding to one decimal does not explain: printed and computed."""
     found = {}
-    for number, table in published().items():
-        rows: dict[tuple[str, str, str], dict[str, Value]] = {}
+    for number, table in load_published_tables().items():
+        rows: dict[tuple[str, str, str], dict[str, PublishedValue]] = {}
         for one in table.values:
             row = (one.algorithm, one.source, one.dataset if number == 10 else "")
             rows.setdefault(row, {})[one.column] = one
@@ -86,8 +89,8 @@ def off() -> dict[tuple[int, str, str, str], tuple[float, float]]:
     return found
 
 
-def test_averages_compute_but_for_known_slips() -> None:
-    assert off() == {
+def test_averages_can_be_recomputed_except_known_errors() -> None:
+    assert wrong_averages() == {
         (2, "at", "the paper", "avg2"): (64.3, 63.94),
         (2, "coral", "OoD-Bench", "avg1"): (61.0, 60.92),
         (2, "ldat", "the paper", "avg2"): (69.1, 69.16),
@@ -98,22 +101,22 @@ def test_averages_compute_but_for_known_slips() -> None:
     }
 
 
-def test_avg3_leaves_out_two_datasets_and_avg4_one() -> None:
-    means = published()[2].mean_of
+def test_avg3_omits_two_datasets_and_avg4_one() -> None:
+    means = load_published_tables()[2].mean_of
     assert means["avg3"] == ("pacs", "office_home", "nico")
     assert means["avg4"] == ("pacs", "office_home", "vlcs", "nico")
-    assert "swapped" in published()[2].note
-    assert "63.9, not 64.3" in published()[2].note
+    assert "swapped" in load_published_tables()[2].note
+    assert "63.9, not 64.3" in load_published_tables()[2].note
 
 
-def test_table_6_has_another_erm_than_table_1() -> None:
+def test_erm_differs_between_tables_1_and_6() -> None:
     assert value(6, "erm", "no k or l", dataset="nico") == (69.7, 1.0)
     assert value(1, "erm", "nico") == (70.7, 1.0)
-    assert "differs from Table 1" in published()[6].note
+    assert "differs from Table 1" in load_published_tables()[6].note
 
 
-def compared(*args: object, title: str, selection: str = "training_domain") -> Table:
-    report = make_report(runs_of(*args), [selection], beside_paper=True)  # type: ignore[arg-type]
+def with_paper(*args: object, title: str, selection: str = "training_domain") -> Table:
+    report = build_report(runs_of(*args), [selection], paper=True)  # type: ignore[arg-type]
     (table,) = [one for one in report.tables if one.title == title]
     return table
 
@@ -134,55 +137,63 @@ PACS_RUNS = [
 ]
 
 
-def test_the_papers_average_stands_after_ours() -> None:
-    table = compared(PACS_RUNS, title="pacs")
+def test_the_papers_average_follows_ours() -> None:
+    table = with_paper(PACS_RUNS, title="pacs")
     assert [column.name for column in table.columns][-2:] == ["Avg", "paper's Avg (Table 2)"]
     assert papers(table) == {"paper's Avg (Table 2)": {"erm": 81.7, "irm": 81.1, "uat": None, "mat": 82.3}}
     assert table.rows[2].cells[-1].reason == "not in the paper"
-    assert any("settings are not these" in note for note in table.footnotes)
-    assert "The paper took these from OoD-Bench, with 20 draws and 5001 steps: irm." in table.footnotes
-    assert papers(compared(PACS_RUNS, title="Averages")) == {
+    assert any("settings differ" in note for note in table.footnotes)
+    assert "The paper's numbers for irm are from OoD-Bench (20 draws, 5001 steps)." in table.footnotes
+    assert papers(with_paper(PACS_RUNS, title="Averages")) == {
         "paper's pacs (Table 2)": {"erm": 81.7, "irm": 81.1, "uat": None, "mat": 82.3}
     }
 
 
-def test_gut_is_of_table_9() -> None:
+def test_gut_is_from_table_9() -> None:
     records = [
         run(name, "test", 0.7, dataset="nico", domains=("train1", "test"), validation=0.7, roles="fixed")
         for name in ("erm", "gut")
     ]
-    table = compared(records, title="nico", selection="ood_validation")
+    table = with_paper(records, title="nico", selection="ood_validation")
     assert papers(table) == {"paper's test (Tables 2, 9)": {"erm": 73.2, "gut": 66.6}}
-    assert not any("the paper chose by" in note for note in table.footnotes)
-    by_training = compared(records, title="nico")
-    assert "On nico the paper chose by ood_validation, not training_domain." in by_training.footnotes
+    assert not any("the paper selected by" in note for note in table.footnotes)
+    by_training = with_paper(records, title="nico")
+    assert "On nico the paper selected by ood_validation, not training_domain." in by_training.footnotes
 
 
-def test_colored_mnist_compares_on_the_domain_that_the_paper_tested() -> None:
+def test_colored_mnist_is_compared_on_the_papers_test_domain() -> None:
     domains = ("+90%", "+80%", "-90%")
     records = on_each("mat", (0.7, 0.7, 0.1), dataset="colored_mnist", domains=domains)
-    assert papers(compared(records, title="colored_mnist")) == {"paper's -90% (Table 2)": {"mat": 65.4}}
+    assert papers(with_paper(records, title="colored_mnist")) == {"paper's -90% (Table 2)": {"mat": 65.4}}
     # Its number is no average over three domains, only over the one.
-    assert papers(compared(records, title="Averages")) == {}
+    assert papers(with_paper(records, title="Averages")) == {}
     first = on_each("mat", (0.7, 0.1), dataset="colored_mnist", domains=("-90%", "+80%"))
-    assert papers(compared(first, title="Averages")) == {}
+    assert papers(with_paper(first, title="Averages")) == {}
     other = on_each("mat", (0.7, 0.8), domains=("a", "b"))
-    both = compared([*records[2:], *other], title="Averages")
+    both = with_paper([*records[2:], *other], title="Averages")
     assert papers(both) == {"paper's colored_mnist (Table 2)": {"mat": 65.4}}
 
 
-def test_single_sources_are_of_table_10() -> None:
+def test_single_sources_are_from_table_10() -> None:
     records = [
         run(name, PACS[1:], 0.7, dataset="pacs", domains=PACS, roles="named") for name in ("mat", "ldat", "ncdg", "erm")
     ]
-    table = compared(records, title="pacs from art_painting")
+    table = with_paper(records, title="pacs from art_painting")
     found = papers(table)
     assert list(found) == [f"paper's {name} (Table 10)" for name in ("cartoon", "photo", "sketch", "Avg")]
     assert found["paper's photo (Table 10)"] == {"erm": None, "ncdg": 95.0, "mat": 94.1, "ldat": 94.2}
     assert found["paper's Avg (Table 10)"]["ldat"] == 81.6
 
 
-def test_other_data_has_no_numbers_in_the_paper() -> None:
-    table = compared(on_each("mat", (0.7, 0.8, 0.9)), title="toy")
+def test_other_datasets_have_no_numbers_in_the_paper() -> None:
+    table = with_paper(on_each("mat", (0.7, 0.8, 0.9)), title="toy")
     assert papers(table) == {}
-    assert table.footnotes[-1] == "The paper has no numbers for this."
+    assert table.footnotes[-1] == "The paper has no numbers for this table."
+
+
+def test_published_tables_use_our_names() -> None:
+    values = [value for table in load_published_tables().values() for value in table.values]
+    assert {value.algorithm for value in values} <= set(ALGORITHMS)
+    assert {value.dataset.split(" from ")[0] for value in values if value.dataset} <= set(DATASETS)
+    assert {value.selection for value in values if value.selection} <= set(SELECTIONS)
+    assert all(value.error is None or 0 <= value.error < value.mean < 100 for value in values)

@@ -1,17 +1,19 @@
-"""Every format of the same small report."""
+"""Every format of the same small report, and any table in Markdown."""
 
 import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 from report_runs import on_each, run, runs_of
 from rich.console import Console
 
-from domainwise.reports import FORMATS, Report, make_report
+from domainwise.errors import DomainwiseError
+from domainwise.reports import FORMATS, Report, build_report, write_report
 from domainwise.reports.cells import Cell, Column, Row, Table
-from domainwise.reports.formats import as_terminal, escaped
+from domainwise.reports.formats import escape_latex, format_markdown_table, print_report
 
 TABLE = Table(
     title="odd_data",
@@ -27,19 +29,19 @@ TABLE = Table(
     ),
     footnotes=("± is 5 % & more.", "erm on [red]50%: its run failed: <class 'E'> {x}^2 ~ \\n."),
 )
-REPORT = Report((TABLE,), ("2 runs are left out",))
+REPORT = Report((TABLE,), ("2 unfinished runs skipped",))
 
 
 def test_markdown() -> None:
     assert FORMATS["markdown"](REPORT) == (
-        "### odd_data, chosen by training_domain\n\n"
+        "### odd_data, selected by training_domain\n\n"
         "| method | a_b\\|c | \\[red]50% | gap |\n"
         "| --- | ---: | ---: | ---: |\n"
         "| erm | 81.2 ± 0.4 | — | -1.3 |\n"
         "| my_\\*method\\* | **82.0 ± 0.1** | 50.0 | +12.3 |\n\n"
         "- ± is 5 % & more.\n"
         "- erm on \\[red]50%: its run failed: \\<class 'E'> {x}^2 ~ \\\\n.\n\n"
-        "> 2 runs are left out  \n"
+        "> 2 unfinished runs skipped  \n"
     )
 
 
@@ -48,24 +50,24 @@ def test_latex() -> None:
     assert r"method & a\_b\textbar{}c & [red]50\% & gap \\" in text
     assert r"    erm & 81.2 $\pm$ 0.4 & --- & $-$1.3 \\" in text
     assert r"    my\_*method* & \textbf{82.0 $\pm$ 0.1} & 50.0 & +12.3 \\" in text
-    assert r"\caption{odd\_data, chosen by training\_domain}" in text
+    assert r"\caption{odd\_data, selected by training\_domain}" in text
     assert r"\begin{tabular}{lrrr}" in text
     assert r"\footnotesize $\pm$ is 5 \% \& more." in text
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [1, 1, 1, 1]
-    assert text.endswith("% 2 runs are left out\n")
+    assert text.endswith("% 2 unfinished runs skipped\n")
 
 
-def test_latex_escapes_each_character_once() -> None:
-    assert escaped('\\{}$&#_%~^<>|"') == (
+def test_latex_escapes_every_special_character_once() -> None:
+    assert escape_latex('\\{}$&#_%~^<>|"') == (
         r"\textbackslash{}\{\}\$\&\#\_\%\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"
         r"\textquotedbl{}"
     )
-    # No character with a meaning of its own is left bare in a whole report.
+    # No special character is left unescaped in a whole report.
     body = FORMATS["latex"](REPORT).split("% \\usepackage{booktabs}")[1].split("\\midrule")[1].split("\\bottomrule")[0]
     assert not re.search(r"(?<!\\)[#_%^~]", body)
 
 
-def test_csv_reads_back_unrounded() -> None:
+def test_csv_is_unrounded() -> None:
     rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](REPORT))))
     assert len(rows) == 6
     assert rows[0] == {
@@ -83,11 +85,11 @@ def test_csv_reads_back_unrounded() -> None:
     assert (rows[2]["test_domain"], rows[2]["kind"]) == ("", "gap")
 
 
-def test_json_reads_back_unrounded() -> None:
+def test_json_is_unrounded() -> None:
     content = json.loads(FORMATS["json"](REPORT))
     (table,) = content["tables"]
     assert content["schema"] == 1
-    assert content["notes"] == ["2 runs are left out"]
+    assert content["notes"] == ["2 unfinished runs skipped"]
     assert table["rows"][0]["cells"][0]["mean"] == 81.25
     assert table["rows"][0]["cells"][1]["mean"] is None
     assert table["rows"][0]["cells"][1]["reason"] == "no runs"
@@ -96,34 +98,49 @@ def test_json_reads_back_unrounded() -> None:
     assert table["footnotes"] == list(TABLE.footnotes)
 
 
-def test_terminal_shows_names_as_they_are_and_the_best_in_bold() -> None:
+def test_terminal_prints_names_unchanged_and_the_best_in_bold() -> None:
     file = io.StringIO()
-    as_terminal(REPORT, Console(file=file, force_terminal=True, width=100, color_system="standard", no_color=False))
+    print_report(REPORT, Console(file=file, force_terminal=True, width=100, color_system="standard", no_color=False))
     text = file.getvalue()
     assert "[red]50%" in text
     assert "\x1b[1m82.0 ± 0.1\x1b[0m" in text
     assert "\x1b[1m81.2" not in text
-    assert "2 runs are left out" in text
+    assert "2 unfinished runs skipped" in text
 
 
-def test_a_terminals_text_in_a_file_is_plain_and_not_folded() -> None:
+def test_text_has_no_colors_and_is_not_wrapped() -> None:
     wide = Table("wide", "training_domain", tuple(Column(f"domain_{n}", "domain") for n in range(20)), (), ("x " * 90,))
-    text = FORMATS["terminal"](Report((wide,), ()))
+    text = FORMATS["text"](Report((wide,), ()))
     (head,) = [line for line in text.splitlines() if "domain_0" in line]
     assert "domain_19" in head
     assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_takes_a_whole_report(name: str) -> None:
+def test_every_format_handles_all_tables(name: str) -> None:
     records = [
         *on_each("erm", (0.5, 0.6, 0.7), training=0.8),
         *on_each("mat", (0.6, 0.7, 0.8), training=0.8),
         run("erm", "-90%", 0.281, dataset="colored_mnist", domains=("+90%", "+80%", "-90%")),
     ]
-    report = make_report(runs_of(records), ["test_domain"], columns=["worst", "gap"], beside_paper=True, versus="erm")
+    report = build_report(runs_of(records), ["test_domain"], columns=["worst", "gap"], paper=True, compare_to="erm")
     text = FORMATS[name](report)
     assert "28.1" in text
-    # mat is ahead by 10 points in three pairs of three, and no test of three pairs gives less than a quarter.
+    # mat is better by 10 points in three of three pairs; p cannot be below a quarter with three pairs.
     assert re.search(r"\b10\.0|9\.9999", text)
     assert "0.25" in text
+
+
+def test_markdown_table_aligns_numbers_and_escapes_bars() -> None:
+    table = format_markdown_table(("name", "size"), [("a|b", "1"), ("c", "20")], numeric=1)
+    assert table.splitlines() == ["| name | size |", "| --- | ---: |", r"| a\|b | 1 |", "| c | 20 |"]
+    assert format_markdown_table(("x", "y"), []).splitlines()[1] == "| --- | --- |"
+
+
+def test_written_format_is_that_of_the_ending(tmp_path: Path) -> None:
+    write_report(tmp_path / "new" / "t.csv", REPORT)
+    assert (tmp_path / "new" / "t.csv").read_text() == FORMATS["csv"](REPORT)
+    write_report(tmp_path / "t.md", REPORT, "json")
+    assert (tmp_path / "t.md").read_text() == FORMATS["json"](REPORT)
+    with pytest.raises(DomainwiseError, match="unknown format 'html'"):
+        write_report(tmp_path / "t.html", REPORT)

@@ -1,4 +1,4 @@
-"""Tables against numbers computed by hand, and every way a cell can be empty."""
+"""Tables compared with numbers computed by hand, and every reason for an empty cell."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ import pytest
 from report_runs import DOMAINS, on_each, plan, run, runs_of
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports import make_report
-from domainwise.reports.cells import Cell, Column, Row, Table, in_order, shown, with_best
+from domainwise.reports import build_report
+from domainwise.reports.cells import Cell, Column, Row, Table, format_parts, mark_best
 from domainwise.selection.runs import Runs
 
 
 def table(runs: Runs, title: str = "toy", selection: str = "training_domain", **settings: object) -> Table:
-    report = make_report(runs, [selection], **settings)  # type: ignore[arg-type]
+    report = build_report(runs, [selection], **settings)  # type: ignore[arg-type]
     (found,) = [one for one in report.tables if one.title == title]
     return found
 
@@ -35,15 +35,15 @@ THREE_TRIALS = [
 ]
 
 
-def test_a_cell_is_the_mean_over_trials_and_its_standard_error() -> None:
+def test_cell_is_the_mean_over_trials_with_its_standard_error() -> None:
     found = cell(table(runs_of(THREE_TRIALS)), "mat", "art")
     assert found.mean == pytest.approx(70.0)
     assert found.error == pytest.approx(4.714045)
     assert found.trials == 3
-    assert shown(found, Column("art", "domain")) == ("70.0", "4.7")
+    assert format_parts(found, Column("art", "domain")) == ("70.0", "4.7")
 
 
-def test_the_average_is_that_of_unrounded_cells() -> None:
+def test_average_is_of_unrounded_cells() -> None:
     # Rounded cells, 70.0, 60.0 and 33.3, would come to 54.43 as well; .33349 would not.
     records = [*THREE_TRIALS[:6], *(run("mat", "sketch", 0.33349, trial=trial) for trial in range(3))]
     found = cell(table(runs_of(records)), "mat", "Avg")
@@ -51,7 +51,7 @@ def test_the_average_is_that_of_unrounded_cells() -> None:
     assert found.error is None
 
 
-def test_the_averages_table_has_the_error_of_the_trials_means() -> None:
+def test_averages_table_has_the_error_over_trial_means() -> None:
     # The trials' means over domains are (.6+.5+.333)/3, (.7+.5+.333)/3 and (.8+.8+.333)/3: they
     # differ from their mean by -.0667, -.0333 and .1, a variance of .0051852.
     found = cell(table(runs_of(THREE_TRIALS), "Averages"), "mat", "toy")
@@ -73,7 +73,7 @@ def test_averages_over_datasets() -> None:
     assert "mat on other: no runs." in found.footnotes
 
 
-def test_an_average_over_fewer_domains_says_so_and_is_not_the_best() -> None:
+def test_average_over_fewer_domains_has_a_note_and_is_not_the_best() -> None:
     records = [*on_each("erm", (0.5, 0.6, 0.7)), *on_each("at", (0.5, 0.6, 0.6)), run("mat", "art", 0.99)]
     found = table(runs_of(records), "Averages")
     assert cell(found, "mat", "toy").mean == pytest.approx(99.0)
@@ -81,7 +81,7 @@ def test_an_average_over_fewer_domains_says_so_and_is_not_the_best() -> None:
     assert [row.algorithm for row in found.rows if row.cells[0].is_best] == ["erm"]
 
 
-def test_fewer_trials_than_others() -> None:
+def test_cells_with_fewer_trials_have_a_reason() -> None:
     records = [*THREE_TRIALS, *on_each("erm", (0.5, 0.6, 0.7))]
     found = table(runs_of(records))
     assert "erm: only 1 of 3 trials (no runs)." in found.footnotes
@@ -89,38 +89,31 @@ def test_fewer_trials_than_others() -> None:
     assert "erm on toy: only 1 of 3 trials." in table(runs_of(records), "Averages").footnotes
 
 
-def test_why_a_trial_is_missing_is_said_of_that_trial_only() -> None:
+def test_reason_is_about_the_missing_trial_only() -> None:
     planned = [plan("mat", "art", "failed", "boom", trial=1), plan("mat", "art", "unfinished", trial=0, draw=1)]
     found = cell(table(runs_of([run("mat", "art", 0.5)], planned)), "mat", "art")
-    assert found.reason == "only 1 of 2 trials (its run failed: boom)"
+    assert found.reason == "only 1 of 2 trials (run failed: boom)"
 
 
-def test_one_trial_has_no_error() -> None:
+def test_single_trial_has_no_error() -> None:
     found = table(runs_of(on_each("erm", (0.5, 0.6, 0.7))))
     assert [one.error for one in found.rows[0].cells] == [None] * 4
-    assert "No ±: each cell is of one trial." in found.footnotes
+    assert "No ±: every cell is from a single trial." in found.footnotes
 
 
-def test_the_best_of_each_column_and_what_looks_the_same() -> None:
+def test_best_of_each_column_includes_equal_looking_numbers() -> None:
     columns = (Column("a", "domain"), Column("gap", "gap"), Column("b", "domain"))
     rows = [
         Row("erm", (Cell(70.01), Cell(5.0), Cell(None))),
         Row("at", (Cell(69.99), Cell(9.0), Cell(1.0))),
         Row("mat", (Cell(69.94), Cell(1.0), Cell(None))),
     ]
-    best = [[one.is_best for one in row.cells] for row in with_best(columns, rows)]
-    # A gap is not better for being large, and a lone number beats nobody.
+    best = [[one.is_best for one in row.cells] for row in mark_best(columns, rows)]
+    # A large gap is not better, and a single number is not the best of anything.
     assert best == [[True, False, False], [True, False, False], [False, False, False]]
 
 
-def test_methods_stand_in_the_papers_order() -> None:
-    assert in_order(["zeta", "ldat", "mat", "irm", "alpha", "uat", "at", "erm", "erm"]) == (
-        *("erm", "at", "irm", "uat", "mat", "ldat"),
-        *("alpha", "zeta"),
-    )
-
-
-def test_domains_stand_in_the_datasets_order() -> None:
+def test_domains_are_in_the_datasets_order() -> None:
     records = [run("erm", name, 0.5, domains=("z", "a", "m")) for name in ("m", "a", "z")]
     found = table(runs_of(records, [plan("erm", "b", "pending")]))
     assert [column.name for column in found.columns] == ["z", "a", "m", "b", "Avg"]
@@ -140,30 +133,28 @@ def test_worst_gap_and_training() -> None:
     assert cell(found, "mat", "gap").mean == pytest.approx(10.0)
     assert cell(found, "erm", "worst").reason == "a test domain is missing"
     by_validation = table(runs_of(records), selection="ood_validation", columns=["gap"])
-    assert cell(by_validation, "erm", "gap") == Cell(None, reason="no holdout")
+    assert cell(by_validation, "erm", "gap") == Cell(None, reason="no holdout accuracy")
 
 
-def test_training_accuracy_is_always_shown_when_the_test_domain_selects() -> None:
+def test_selection_by_the_test_domain_always_has_training_accuracy() -> None:
     records = [run("ldat", name, 0.7, training=0.376) for name in DOMAINS]
     for title in ("toy", "Averages"):
         assert "training" not in [column.name for column in table(runs_of(records), title).columns]
         found = table(runs_of(records), title, selection="test_domain")
         assert cell(found, "ldat", "training").mean == pytest.approx(37.6)
-        assert "training: accuracy of the chosen models" in text(found)
+        assert "training: accuracy of the selected models" in text(found)
 
 
-def test_footnotes_say_what_a_table_rests_on() -> None:
+def test_footnotes_describe_runs_selection_and_draws() -> None:
     records = [run("mat", name, 0.5, draw=draw) for name in DOMAINS for draw in range(3)]
     failed = plan("mat", "art", "failed", "boom", draw=3)
     found = table(runs_of(records[:-1], [failed]))
-    assert found.footnotes[0] == "Rests on 8 runs of 1 trial. Of 1 planned run: 1 failed."
+    assert found.footnotes[0] == "Based on 8 runs (1 trial). Of 1 planned run: 1 failed."
     assert found.footnotes[1] == (
-        "Chosen by training_domain: highest mean accuracy on the training domains' holdouts, at any step."
+        "Selected by training_domain: highest mean accuracy on the training domains' holdouts, at any step."
     )
-    assert found.footnotes[2] == (
-        "Each trial's model was chosen from 3 draws of the hyperparameters; from 2: mat on sketch."
-    )
-    assert "from 2" not in text(table(runs_of(records)))
+    assert found.footnotes[2] == "Selected from 3 hyperparameter draws per trial; only 2 for mat on sketch."
+    assert "only 2" not in text(table(runs_of(records)))
 
 
 def missing(runs: Runs, selection: str = "training_domain", domain: str = "sketch") -> str:
@@ -183,11 +174,11 @@ TWO = [run("mat", "art", 0.5), run("mat", "cartoon", 0.5), run("erm", "sketch", 
         ([], "no runs"),
         (
             [plan("mat", "sketch", "failed", "Error:\n out of memory")],
-            "its run failed: Error: out of memory",
+            "run failed: Error: out of memory",
         ),
         (
             [plan("mat", "sketch", "unfinished", draw=0), plan("mat", "sketch", "unfinished", draw=1)],
-            "all 2 runs are not finished",
+            "all 2 runs unfinished",
         ),
         (
             [
@@ -198,89 +189,89 @@ TWO = [run("mat", "art", 0.5), run("mat", "cartoon", 0.5), run("erm", "sketch", 
                 plan("mat", "art", "failed", "elsewhere"),
                 plan("erm", "sketch", "failed", "elsewhere"),
             ],
-            "2 of 4 runs failed: boom (and 1 other error), 1 of 4 runs is not finished, 1 of 4 runs is not started",
+            "2 of 4 runs failed: boom (+1 other error), 1 of 4 runs unfinished, 1 of 4 runs pending",
         ),
-        ([plan("mat", "sketch", "done")], "done, but its records cannot be used"),
+        ([plan("mat", "sketch", "done")], "run done, but its records could not be used"),
     ],
 )
-def test_why_a_cell_without_records_is_missing(planned: list[object], reason: str) -> None:
+def test_reason_of_a_cell_without_records(planned: list[object], reason: str) -> None:
     assert missing(runs_of(TWO, planned)) == reason  # type: ignore[arg-type]
 
 
-def test_why_a_cell_with_records_is_missing() -> None:
+def test_reason_of_a_cell_with_records() -> None:
     no_holdout = runs_of([*TWO, run("mat", "sketch", 0.5, training=None, holdout=None)])
-    assert missing(no_holdout) == "no holdout: training_domain cannot select"
-    assert missing(no_holdout, "test_domain") == "no holdout: test_domain cannot select"
-    assert missing(no_holdout, "ood_validation") == "no validation domain: ood_validation cannot select"
+    assert missing(no_holdout) == "no holdout accuracy on the training domains, which training_domain needs"
+    assert missing(no_holdout, "test_domain") == "no holdout accuracy on the test domain, which test_domain needs"
+    assert missing(no_holdout, "ood_validation") == "no validation domain, which ood_validation needs"
     assert missing(runs_of([*TWO, run("mat", "sketch", None)])) == "no accuracy on the test domain was recorded"
 
 
-NEEDS = "leave_one_out needs runs that leave out pairs of domains"
+NEEDS = "leave_one_out needs runs that leave out two domains"
 
 
-def test_leave_one_out_counts_the_pairs_that_are_missing() -> None:
+def test_leave_one_out_counts_missing_runs() -> None:
     alone = [run("mat", "sketch", 0.5), run("mat", "sketch", 0.5, draw=1)]
     one_pair = run("mat", ("art", "sketch"), 0.5)
-    assert missing(runs_of(alone[:1]), "leave_one_out") == f"{NEEDS}; 2 of 2 are missing"
-    assert missing(runs_of([alone[0], one_pair]), "leave_one_out") == f"{NEEDS}; 1 of 2 is missing"
-    assert missing(runs_of([*alone, one_pair]), "leave_one_out") == f"{NEEDS}; 3 of 4 are missing"
-    # A pair without the sketch, and one of another draw, do not help.
+    assert missing(runs_of(alone[:1]), "leave_one_out") == f"{NEEDS}; 2 of 2 missing"
+    assert missing(runs_of([alone[0], one_pair]), "leave_one_out") == f"{NEEDS}; 1 of 2 missing"
+    assert missing(runs_of([*alone, one_pair]), "leave_one_out") == f"{NEEDS}; 3 of 4 missing"
+    # A pair without sketch, and one of another draw, do not help.
     useless = [run("mat", ("art", "cartoon"), 0.5), run("mat", ("cartoon", "sketch"), 0.5, draw=7)]
-    assert missing(runs_of([alone[0], one_pair, *useless]), "leave_one_out") == f"{NEEDS}; 1 of 2 is missing"
+    assert missing(runs_of([alone[0], one_pair, *useless]), "leave_one_out") == f"{NEEDS}; 1 of 2 missing"
     late = run("mat", ("cartoon", "sketch"), 0.5, step=9)
-    reason = f"{NEEDS}; they are there, but at no step do all have a record"
+    reason = f"{NEEDS}; no step has a record in all of them"
     assert missing(runs_of([alone[0], one_pair, late]), "leave_one_out") == reason
     fixed = run("mat", DOMAINS[1:], 0.5, roles="fixed")
     assert missing(runs_of([fixed]), "leave_one_out") == f"{NEEDS}; these test on 2 domains at once"
 
 
-def test_runs_that_leave_out_pairs_are_no_rows_of_their_own() -> None:
+def test_runs_that_leave_out_two_domains_have_no_rows() -> None:
     pairs = [plan("mat", ("art", "cartoon"), "pending"), plan("irm", ("art", "sketch"), "pending")]
     found = table(runs_of(TWO, [*pairs, plan("mat", "art", "done")]))
     assert [row.algorithm for row in found.rows] == ["erm", "mat"]
     assert [column.name for column in found.columns] == [*DOMAINS, "Avg"]
 
 
-def test_leave_one_out_rests_on_the_pairs_too() -> None:
+def test_leave_one_out_counts_the_helper_runs() -> None:
     pairs = [run("mat", ("art", "sketch"), 0.4), run("mat", ("cartoon", "sketch"), 0.6)]
     runs = runs_of([run("mat", "sketch", 0.5), *pairs])
-    assert table(runs).footnotes[0] == "Rests on 1 run of 1 trial."
+    assert table(runs).footnotes[0] == "Based on 1 run (1 trial)."
     found = table(runs, selection="leave_one_out")
     assert cell(found, "mat", "sketch").mean == pytest.approx(50.0)
-    assert found.footnotes[0] == "Rests on 3 runs of 1 trial."
+    assert found.footnotes[0] == "Based on 3 runs (1 trial)."
 
 
-def test_reasons_are_gathered() -> None:
+def test_reasons_are_grouped() -> None:
     records = [*on_each("erm", (0.5, 0.5, 0.5)), run("mat", "art", 0.5)]
     planned = [plan("ldat", name, "pending") for name in DOMAINS]
     notes = table(runs_of(records, planned)).footnotes
-    assert notes[-2:] == ("mat on cartoon, sketch: no runs.", "ldat: its run is not started.")
+    assert notes[-2:] == ("mat on cartoon, sketch: no runs.", "ldat: run pending.")
     everywhere = table(runs_of(records), selection="ood_validation").footnotes
-    assert "erm; mat on art: no validation domain: ood_validation cannot select." in everywhere
+    assert "erm; mat on art: no validation domain, which ood_validation needs." in everywhere
     nothing = table(runs_of(on_each("erm", (0.5, 0.5, 0.5))), selection="ood_validation").footnotes
-    assert nothing[-1] == "all cells: no validation domain: ood_validation cannot select."
+    assert nothing[-1] == "all cells: no validation domain, which ood_validation needs."
 
 
-def test_a_single_number_has_no_averages_table() -> None:
-    report = make_report(runs_of([run("erm", "a", 0.5, domains=("a", "b"))]))
+def test_single_cell_has_no_averages_table() -> None:
+    report = build_report(runs_of([run("erm", "a", 0.5, domains=("a", "b"))]))
     assert [one.title for one in report.tables] == ["toy"]
 
 
-def test_a_plan_alone_makes_a_table_of_reasons() -> None:
-    report = make_report(runs_of([], [plan("erm", "art", "pending"), plan("mat", "art", "failed", "boom")]))
-    assert [one.cells[0].reason for one in report.tables[0].rows] == ["its run is not started", "its run failed: boom"]
+def test_plan_without_runs_gives_a_table_of_reasons() -> None:
+    report = build_report(runs_of([], [plan("erm", "art", "pending"), plan("mat", "art", "failed", "boom")]))
+    assert [one.cells[0].reason for one in report.tables[0].rows] == ["run pending", "run failed: boom"]
 
 
 def test_each_selection_has_its_tables_once() -> None:
     runs = runs_of(on_each("erm", (0.5, 0.5, 0.5)))
-    report = make_report(runs, ["test_domain", "training_domain", "test_domain"])
+    report = build_report(runs, ["test_domain", "training_domain", "test_domain"])
     assert [one.selection for one in report.tables] == ["test_domain"] * 2 + ["training_domain"] * 2
 
 
-def test_what_cannot_be_reported() -> None:
-    with pytest.raises(DomainwiseError, match=r"there are no runs to report on \(1 run is left out\)"):
-        make_report(replace(runs_of([]), notes=("1 run is left out",)))
+def test_errors() -> None:
+    with pytest.raises(DomainwiseError, match=r"no runs to report on \(1 unfinished run skipped\)"):
+        build_report(replace(runs_of([]), notes=("1 unfinished run skipped",)))
     with pytest.raises(DomainwiseError, match="unknown selection 'oracle'"):
-        make_report(runs_of(TWO), ["oracle"])
+        build_report(runs_of(TWO), ["oracle"])
     with pytest.raises(DomainwiseError, match="unknown column 'wurst'; did you mean 'worst'"):
-        make_report(runs_of(TWO), columns=["wurst"])
+        build_report(runs_of(TWO), columns=["wurst"])

@@ -1,7 +1,6 @@
-"""A report as one HTML page that needs nothing beside itself."""
+"""A report as one HTML page that works without a network or other files."""
 
-from domainwise.reports.html.content import Picture, TextTable
-from domainwise.reports.html.page import as_html, write_page
-from domainwise.reports.html.page_data import Material, read_material
+from domainwise.reports.html.page import Picture, TextTable, render_page, write_page
+from domainwise.reports.html.page_data import PageData, read_page_data
 
-__all__ = ["Material", "Picture", "TextTable", "as_html", "read_material", "write_page"]
+__all__ = ["PageData", "Picture", "TextTable", "read_page_data", "render_page", "write_page"]

@@ -1,4 +1,4 @@
-"""Where a reader could be misled, in a sentence each."""
+"""Caveats of a page, one sentence each, and the summary of what was run."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,90 +10,114 @@ import polars as pl
 import domainwise
 from domainwise.reports import footnotes
 from domainwise.reports.cells import Grid, Table
-from domainwise.reports.footnotes import counted
-from domainwise.reports.html.page_data import Material, PageRun, Variant, in_order
+from domainwise.reports.footnotes import OPEN_STATES, pluralize
+from domainwise.reports.html.page_data import PageData, PageRun
+from domainwise.reports.methods import Variant, sort_methods
 
-FEWEST_TRIALS = 3
-_MOST_NAMED = 4
-_LONGEST = 240
+MIN_TRIALS = 3
+_MAX_LISTED = 4
+_MAX_LENGTH = 240
 Kind = Literal["trials", "oracle", "chance", "missing", "steps", "budget", "variants"]
 
 
 @dataclass(frozen=True)
-class Caution:
+class Caveat:
     kind: Kind
     text: str
 
 
-def cautions_of(
-    material: Material, grids: Sequence[Grid], chosen: Mapping[str, pl.DataFrame], tables: Iterable[Table]
-) -> list[Caution]:
-    """All of them.
+def find_caveats(
+    data: PageData, grids: Sequence[Grid], selected: Mapping[str, pl.DataFrame], tables: Iterable[Table]
+) -> list[Caveat]:
+    """Return every caveat about the tables.
 
     Args:
-        chosen: by selection, what it chose.
-        tables: of all selections.
+        selected: by selection, what it returned.
+        tables: those of all selections.
     """
-    frame = material.runs.frame.filter("is_result")
+    frame = data.runs.frame.filter("is_result")
+    page_runs = data.page_runs
     return [
-        *_few_trials(frame, grids),
-        *_oracle(chosen),
-        *(caution for selection in chosen for caution in _below_chance(chosen[selection], selection, material.facts)),
-        *_missing(tables, grids),
-        *_different("steps", "were trained for different numbers of steps", _steps(material.facts.values())),
-        *_different("budget", "had different numbers of hyperparameter draws to choose from", _draws(frame)),
-        *_variants(material),
+        *_check_trials(frame, grids),
+        *_check_oracle(selected),
+        *(caveat for name, models in selected.items() for caveat in _check_chance(models, name, page_runs)),
+        *_check_missing(tables, grids),
+        *_check_equal("steps", "were trained for different numbers of steps", _collect_steps(page_runs.values())),
+        *_check_equal("budget", "were selected from different numbers of hyperparameter draws", _count_draws(frame)),
+        *_check_variants(data),
     ]
 
 
-def _few_trials(frame: pl.DataFrame, grids: Sequence[Grid]) -> list[Caution]:
+def summarize_runs(data: PageData) -> list[tuple[str, str]]:
+    """Return what was run as pairs of a name and a value; empty values are left out."""
+    page_runs = list(data.page_runs.values())
+    counted = [run for run in page_runs if run.is_counted]
+    algorithms = sort_methods((run.planned.algorithm for run in page_runs), data.variants)
+    methods = Counter(data.variants.get(name, Variant(name)).method for name in algorithms)
+    states = [run.status.state for run in page_runs]
+    pairs = [
+        ("Datasets", ", ".join(sorted({run.planned.dataset for run in page_runs}))),
+        ("Methods", ", ".join(name if count == 1 else f"{name} ({count} settings)" for name, count in methods.items())),
+        ("Trials", _format_counts(counted, "trial")),
+        ("Hyperparameter draws", _format_counts(counted, "draw")),
+        ("Steps", _format_distinct(run.settings.get("steps") for run in counted)),
+        ("Networks", _format_distinct(run.settings.get("network") for run in counted)),
+        ("Runs", ", ".join(f"{states.count(state)} {state}" for state in ("done", *OPEN_STATES) if state in states)),
+        ("Made with", f"domainwise {domainwise.__version__}"),
+    ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def _check_trials(frame: pl.DataFrame, grids: Sequence[Grid]) -> list[Caveat]:
     counts = dict(frame.group_by("dataset").agg(pl.col("trial").n_unique()).iter_rows())
     few = [
-        f"{grid.dataset} ({counted(counts[grid.dataset], 'trial')})"
+        f"{grid.dataset} ({pluralize(counts[grid.dataset], 'trial')})"
         for grid in grids
-        if 0 < counts.get(grid.dataset, 0) < FEWEST_TRIALS
+        if 0 < counts.get(grid.dataset, 0) < MIN_TRIALS
     ]
     if not few:
         return []
-    where = ", ".join(few)
-    text = f"Fewer than {FEWEST_TRIALS} trials on {where}: errors are unknown or rough, and differences may be luck."
-    return [Caution("trials", text)]
+    text = (
+        f"Fewer than {MIN_TRIALS} trials on {', '.join(few)}: standard errors are missing or imprecise, and "
+        "differences may be due to chance."
+    )
+    return [Caveat("trials", text)]
 
 
-def _oracle(selections: Collection[str]) -> list[Caution]:
+def _check_oracle(selections: Collection[str]) -> list[Caveat]:
     if "test_domain" not in selections:
         return []
     text = (
-        "Selection by test_domain is shown: it looks at the test domain to choose, so its numbers say what could be "
-        "reached at best, not what to expect in a domain that nobody has seen."
+        "Selection by test_domain uses the test domain to select models. Its numbers are an upper bound, not what to "
+        "expect in an unseen domain."
     )
-    return [Caution("oracle", text)]
+    return [Caveat("oracle", text)]
 
 
-def _below_chance(chosen: pl.DataFrame, selection: str, facts: Mapping[str, PageRun]) -> list[Caution]:
-    found: dict[tuple[str, int], list[str]] = {}
-    # A model that tests on several domains is one model.
-    models = chosen.group_by("dataset", "algorithm", "run", "trial", "step", "training", maintain_order=True)
+def _check_chance(selected: pl.DataFrame, selection: str, page_runs: Mapping[str, PageRun]) -> list[Caveat]:
+    examples: dict[tuple[str, int], list[str]] = {}
+    # A model that is tested on several domains counts once.
+    models = selected.group_by("dataset", "algorithm", "run", "trial", "step", "training", maintain_order=True)
     for row in models.agg(pl.col("test_domain")).iter_rows(named=True):
-        classes = facts[row["run"]].classes if row["run"] in facts else None
+        classes = page_runs[row["run"]].classes if row["run"] in page_runs else None
         if classes and row["training"] is not None and row["training"] < 1 / classes:
             tested = f" tested on {row['test_domain'][0]}" if len(row["test_domain"]) == 1 else ""
-            place = f"{row['algorithm']}{tested}, trial {row['trial']}: {100 * row['training']:.1f} %"
-            found.setdefault((row["dataset"], classes), []).append(place)
+            example = f"{row['algorithm']}{tested}, trial {row['trial']}: {100 * row['training']:.1f} %"
+            examples.setdefault((row["dataset"], classes), []).append(example)
     return [
-        Caution(
+        Caveat(
             "chance",
-            f"Chosen by {selection}, {counted(len(places), 'model')} on {dataset} "
-            f"{'is' if len(places) == 1 else 'are'} worse than chance ({100 / classes:.1f} %) on the domains "
-            f"that trained {'it' if len(places) == 1 else 'them'} ({_some(places)}).",
+            f"{pluralize(len(cases), 'model')} selected by {selection} on {dataset} "
+            f"{'is' if len(cases) == 1 else 'are'} below chance ({100 / classes:.1f} %) on the training domains "
+            f"({_shorten_list(cases)}).",
         )
-        for (dataset, classes), places in found.items()
+        for (dataset, classes), cases in examples.items()
     ]
 
 
-def _missing(tables: Iterable[Table], grids: Sequence[Grid]) -> list[Caution]:
+def _check_missing(tables: Iterable[Table], grids: Sequence[Grid]) -> list[Caveat]:
     by_dataset = {grid.dataset: grid for grid in grids}
-    found: dict[str, list[str]] = {}
+    selections: dict[str, list[str]] = {}
     for table in tables:
         reasons = {
             (row.algorithm, column.domain): cell.reason or "no number"
@@ -102,97 +126,73 @@ def _missing(tables: Iterable[Table], grids: Sequence[Grid]) -> list[Caution]:
             if column.kind == "domain" and (cell.reason or cell.mean is None)
         }
         if table.title in by_dataset and reasons:
-            lines = " ".join(footnotes.reasons(reasons, by_dataset[table.title]))
-            verb = "lacks" if len(reasons) == 1 else "lack"
-            text = f"{counted(len(reasons), 'cell')} of {table.title} {verb} runs or trials: {_cut(lines)}"
-            found.setdefault(text, []).append(table.selection)
-    return [Caution("missing", f"Chosen by {' or '.join(by)}, {text}") for text, by in found.items()]
+            lines = " ".join(footnotes.format_reasons(reasons, by_dataset[table.title]))
+            text = f"{pluralize(len(reasons), 'cell')} of {table.title} with missing runs or trials: {_shorten(lines)}"
+            selections.setdefault(text, []).append(table.selection)
+    return [Caveat("missing", f"Selected by {' or '.join(names)}, {text}") for text, names in selections.items()]
 
 
-def _different(kind: Kind, words: str, by_dataset: Mapping[str, Mapping[str, set[int]]]) -> list[Caution]:
-    """Where the methods of a dataset do not all have the same."""
-    found = []
+def _check_equal(kind: Kind, problem: str, by_dataset: Mapping[str, Mapping[str, set[int]]]) -> list[Caveat]:
+    """Return one caveat per dataset on which the methods do not all have the same values."""
+    caveats = []
     for dataset, methods in sorted(by_dataset.items()):
         if len({frozenset(values) for values in methods.values()}) > 1:
-            each = [f"{name} {', '.join(map(str, sorted(values)))}" for name, values in methods.items()]
-            found.append(Caution(kind, f"Methods on {dataset} {words}: {'; '.join(each)}."))
-    return found
+            parts = [f"{name} {', '.join(map(str, sorted(values)))}" for name, values in methods.items()]
+            caveats.append(Caveat(kind, f"Methods on {dataset} {problem}: {'; '.join(parts)}."))
+    return caveats
 
 
-def _steps(facts: Iterable[PageRun]) -> dict[str, dict[str, set[int]]]:
-    found: dict[str, dict[str, set[int]]] = {}
-    for run in facts:
+def _collect_steps(page_runs: Iterable[PageRun]) -> dict[str, dict[str, set[int]]]:
+    by_dataset: dict[str, dict[str, set[int]]] = {}
+    for run in page_runs:
         steps: Any = run.settings.get("steps")
         if run.is_counted and isinstance(steps, int):
-            found.setdefault(run.planned.dataset, {}).setdefault(run.planned.algorithm, set()).add(steps)
-    return found
+            by_dataset.setdefault(run.planned.dataset, {}).setdefault(run.planned.algorithm, set()).add(steps)
+    return by_dataset
 
 
-def _draws(frame: pl.DataFrame) -> dict[str, dict[str, set[int]]]:
+def _count_draws(frame: pl.DataFrame) -> dict[str, dict[str, set[int]]]:
     counts = frame.group_by("dataset", "algorithm", maintain_order=True).agg(pl.col("draw").n_unique())
-    found: dict[str, dict[str, set[int]]] = {}
+    by_dataset: dict[str, dict[str, set[int]]] = {}
     for dataset, algorithm, draws in counts.iter_rows():
-        found.setdefault(dataset, {})[algorithm] = {draws}
-    return found
+        by_dataset.setdefault(dataset, {})[algorithm] = {draws}
+    return by_dataset
 
 
-def _variants(material: Material) -> list[Caution]:
-    methods = sorted({variant.method for variant in material.variants.values()})
+def _check_variants(data: PageData) -> list[Caveat]:
+    methods = sorted({variant.method for variant in data.variants.values()})
     if not methods:
         return []
     text = (
-        f"{', '.join(methods)} {'stands' if len(methods) == 1 else 'stand'} here with several settings side by side. "
-        "To pick the best of them by what the tables show is to select by the test domain."
+        f"Several settings of {', '.join(methods)} are shown side by side. Picking the best one from the tables is "
+        "selection by the test domain."
     )
-    return [Caution("variants", text)]
+    return [Caveat("variants", text)]
 
 
-def _some(parts: Sequence[str]) -> str:
-    more = len(parts) - _MOST_NAMED
-    rest = [f"and {more} more"] if more > 0 else []
-    return "; ".join([*parts[:_MOST_NAMED], *rest])
+def _shorten_list(parts: Sequence[str]) -> str:
+    more = len(parts) - _MAX_LISTED
+    return "; ".join([*parts[:_MAX_LISTED], *([f"{more} more"] if more > 0 else [])])
 
 
-def _cut(text: str) -> str:
-    """A long list only begins here: all of it stands under the table."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} … (the rest is under the table)"
+def _shorten(text: str) -> str:
+    """Cut a long list; the footnotes of the table have all of it."""
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH].rsplit(' ', 1)[0]} … (see below the table)"
 
 
-_STATES = {"done": "done", "failed": "failed", "unfinished": "not finished", "pending": "not started"}
-
-
-def summary_of(material: Material) -> list[tuple[str, str]]:
-    """Pairs of a name and what there is of it; none that is empty."""
-    counted = [run for run in material.facts.values() if run.is_counted]
-    algorithms = in_order((run.planned.algorithm for run in material.facts.values()), material.variants)
-    methods = Counter(material.variants.get(name, Variant(name)).method for name in algorithms)
-    states = [run.status.state for run in material.facts.values()]
-    runs = [f"{states.count(state)} {words}" for state, words in _STATES.items() if state in states]
-    pairs = [
-        ("Datasets", ", ".join(sorted({run.planned.dataset for run in material.facts.values()}))),
-        ("Methods", ", ".join(name if count == 1 else f"{name} ({count} settings)" for name, count in methods.items())),
-        ("Trials", _range(counted, "trial")),
-        ("Draws of hyperparameters", _range(counted, "draw")),
-        ("Steps", _listed(run.settings.get("steps") for run in counted)),
-        ("Networks", _listed(run.settings.get("network") for run in counted)),
-        ("Runs", ", ".join(runs)),
-        ("Made with", f"domainwise {domainwise.__version__}"),
-    ]
-    return [(name, value) for name, value in pairs if value]
-
-
-def _range(runs: Sequence[PageRun], what: str) -> str:
-    """How many trials or draws a method has on a dataset: from the fewest to the most."""
-    found: dict[tuple[str, str], set[int]] = {}
+def _format_counts(runs: Sequence[PageRun], attribute: Literal["trial", "draw"]) -> str:
+    """Return how many trials or draws there are per method and dataset, from the fewest to the most."""
+    values: dict[tuple[str, str], set[int]] = {}
     for run in runs:
-        found.setdefault((run.planned.dataset, run.planned.algorithm), set()).add(getattr(run.planned, what))
-    counts = sorted(len(each) for each in found.values())
+        key = (run.planned.dataset, run.planned.algorithm)
+        values.setdefault(key, set()).add(getattr(run.planned, attribute))
+    counts = sorted(map(len, values.values()))
     if not counts:
         return ""
     return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
 
-def _listed(values: Iterable[Any]) -> str:
-    """Each once, numbers by size and words by letter."""
-    there = {value for value in values if value is not None}
-    return ", ".join(map(str, sorted(there, key=lambda value: (isinstance(value, str), value))))
+def _format_distinct(values: Iterable[Any]) -> str:
+    """Return each value once, numbers before strings."""
+    distinct = {value for value in values if value is not None}
+    return ", ".join(map(str, sorted(distinct, key=lambda value: (isinstance(value, str), value))))

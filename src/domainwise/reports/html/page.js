@@ -1,7 +1,7 @@
 "use strict";
-// Sorting, the switch of the selection, and the list of runs. Text goes in as text only, never as markup.
+// Sortable tables, the switch between model selections, and the list of runs. Text is inserted as text, never as markup.
 (() => {
-  const PAGE = 50;
+  const PAGE_SIZE = 50;
   const byId = (id) => document.getElementById(id);
   document.documentElement.classList.add("scripted");
 
@@ -11,7 +11,7 @@
     return element;
   };
 
-  // Missing values come last whichever way one sorts.
+  // Missing values come last in both directions.
   const compare = (one, other, sign) => {
     const isEmpty = (value) => value === null || value === undefined || value === "";
     if (isEmpty(one) || isEmpty(other)) return isEmpty(one) - isEmpty(other);
@@ -19,7 +19,7 @@
     return sign * String(one).localeCompare(String(other), undefined, { numeric: true });
   };
 
-  // Puts a button into a header cell; numbers begin with the highest, words with the first.
+  // Puts a button into a header cell. Numbers are sorted from the highest at first, text from the first.
   const makeSortable = (header, isNumber, sort) => {
     const button = make("button", { type: "button" });
     button.append(...header.childNodes);
@@ -59,27 +59,27 @@
     { name: "folder", value: (run) => run.folder },
     { name: "method", value: (run) => run.method },
     { name: "dataset", value: (run) => run.dataset },
-    { name: "test domain", value: (run) => run.tested, className: "domains" },
+    { name: "test domain", value: (run) => run.test_domains, className: "domains" },
     { name: "trial", value: (run) => run.trial, isNumber: true },
     { name: "draw", value: (run) => run.draw, isNumber: true },
     { name: "state", value: (run) => run.state },
-    { name: "last", value: (run) => run.last, isNumber: true, shown: percent },
-    { name: "chosen", value: (run) => run.chosen[selection], isNumber: true, shown: percent },
+    { name: "last", value: (run) => run.last, isNumber: true, format: percent },
+    { name: "selected", value: (run) => run.selected[selection], isNumber: true, format: percent },
   ];
   const table = byId("run-table");
   const filters = { method: byId("run-method"), dataset: byId("run-dataset"), state: byId("run-state") };
   let order = null;
   let page = 0;
 
-  const matching = () => {
+  const matchingRuns = () => {
     const words = byId("run-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = runs.filter((run) => {
+    const matches = runs.filter((run) => {
       if (Object.entries(filters).some(([key, select]) => select.value && run[key] !== select.value)) return false;
-      const text = `${run.folder} ${run.method} ${run.dataset} ${run.tested} ${run.state}`.toLowerCase();
+      const text = `${run.folder} ${run.method} ${run.dataset} ${run.test_domains} ${run.state}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
-    if (order) found.sort((one, other) => compare(order.column.value(one), order.column.value(other), order.sign));
-    return found;
+    if (order) matches.sort((one, other) => compare(order.column.value(one), order.column.value(other), order.sign));
+    return matches;
   };
 
   const copy = async (text, pre) => {
@@ -87,25 +87,25 @@
       await navigator.clipboard.writeText(text);
       return "Copied";
     } catch {
-      // Where the clipboard is out of reach, the text is at least selected.
+      // Without access to the clipboard, select the text instead.
       getSelection().selectAllChildren(pre);
       return "Selected";
     }
   };
 
-  const fill = (details, run) => {
-    if (run.error) details.append(make("p", { textContent: `It failed: ${run.error}` }));
+  const fillDetails = (details, run) => {
+    if (run.error) details.append(make("p", { textContent: `Failed: ${run.error}` }));
     const list = make("dl", { className: "settings" });
     for (const [name, value] of Object.entries(run.settings)) {
       list.append(make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value })));
     }
     details.append(list);
     if (!run.command) {
-      details.append(make("p", { textContent: "Its folder does not say how to repeat it." }));
+      details.append(make("p", { textContent: "The run folder does not contain the settings to repeat it." }));
       return;
     }
     const pre = make("pre", { textContent: run.command, tabIndex: 0 });
-    const button = make("button", { type: "button", className: "copy", textContent: "Copy the command" });
+    const button = make("button", { type: "button", className: "copy", textContent: "Copy command" });
     const status = make("span", { role: "status" });
     button.addEventListener("click", async () => {
       status.textContent = ` ${await copy(run.command, pre)}`;
@@ -113,28 +113,28 @@
     details.append(pre, button, status);
   };
 
-  const bodyOf = (run) => {
+  const makeRunBody = (run) => {
     const row = make("tr");
     COLUMNS.forEach((column, index) => {
-      const text = (column.shown || String)(column.value(run));
+      const text = (column.format || String)(column.value(run));
       const cell = make(index ? "td" : "th", { textContent: text, className: column.className || "" });
       if (!index) cell.scope = "row";
       if (column.isNumber) cell.classList.add("number");
       row.append(cell);
     });
     const details = make("details", {}, make("summary", { textContent: "Settings and command" }));
-    details.addEventListener("toggle", () => details.children.length === 1 && fill(details, run));
+    details.addEventListener("toggle", () => details.children.length === 1 && fillDetails(details, run));
     const cell = make("td", { colSpan: COLUMNS.length }, make("div", { className: "more" }, details));
     return make("tbody", {}, row, make("tr", {}, cell));
   };
 
-  const show = () => {
-    const found = matching();
-    const pages = Math.max(1, Math.ceil(found.length / PAGE));
+  const update = () => {
+    const matches = matchingRuns();
+    const pages = Math.max(1, Math.ceil(matches.length / PAGE_SIZE));
     page = Math.min(page, pages - 1);
     for (const body of [...table.tBodies]) body.remove();
-    table.append(...found.slice(page * PAGE, (page + 1) * PAGE).map(bodyOf));
-    byId("run-count").textContent = `${found.length} of ${runs.length} runs`;
+    table.append(...matches.slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE).map(makeRunBody));
+    byId("run-count").textContent = `${matches.length} of ${runs.length} runs`;
     byId("run-page").textContent = `Page ${page + 1} of ${pages}`;
     byId("run-back").disabled = page === 0;
     byId("run-next").disabled = page === pages - 1;
@@ -148,7 +148,7 @@
     makeSortable(header, column.isNumber, (sign) => {
       order = { column, sign };
       page = 0;
-      show();
+      update();
     });
   }
   for (const [key, select] of Object.entries(filters)) {
@@ -156,25 +156,25 @@
     select.append(...values.map((value) => make("option", { value, textContent: value })));
     select.parentElement.hidden = values.length < 2;
   }
-  const again = () => {
+  const restart = () => {
     page = 0;
-    show();
+    update();
   };
-  byId("run-search").addEventListener("input", again);
-  // Not of the whole form: a search field tells of its change again when left, and rows would vanish under the click.
-  for (const select of Object.values(filters)) select.addEventListener("change", again);
+  byId("run-search").addEventListener("input", restart);
+  // Not on the whole form: a search field fires "change" again on blur, which would replace the row being clicked.
+  for (const select of Object.values(filters)) select.addEventListener("change", restart);
   document.querySelector(".filters").addEventListener("submit", (event) => event.preventDefault());
-  byId("run-back").addEventListener("click", () => { page -= 1; show(); });
-  byId("run-next").addEventListener("click", () => { page += 1; show(); });
+  byId("run-back").addEventListener("click", () => { page -= 1; update(); });
+  byId("run-next").addEventListener("click", () => { page += 1; update(); });
 
   for (const radio of document.querySelectorAll(".switch input")) {
     radio.addEventListener("change", () => {
       selection = radio.value;
       for (const view of views) view.hidden = view.dataset.selection !== selection;
-      show();
+      update();
     });
   }
-  // A browser that goes back to the page keeps what was checked.
+  // A browser that navigates back keeps the checked option.
   document.querySelector(".switch input:checked")?.dispatchEvent(new Event("change"));
-  show();
+  update();
 })();

@@ -1,187 +1,254 @@
-"""The page itself: all parts put into the template."""
+"""The page: one HTML file with tables, plots, caveats and every run, which works without a network or other files."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import base64
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jinja2
 import polars as pl
 from markupsafe import Markup
 
-from domainwise.errors import DomainwiseError, unknown
-from domainwise.reports.cells import Cell, Column, Grid, Table, grids, shown
-from domainwise.reports.footnotes import chosen_by
+from domainwise.errors import DomainwiseError
+from domainwise.reports.build import build_report, check_choices, read_selections
+from domainwise.reports.cells import Cell, Column, Grid, Table, build_grids, format_cell, format_parts
+from domainwise.reports.footnotes import describe_selection
+from domainwise.reports.formats import write_text
 from domainwise.reports.html import plots
-from domainwise.reports.html.caveats import cautions_of, summary_of
-from domainwise.reports.html.content import Picture, TextTable
-from domainwise.reports.html.page_data import Material, Variants, in_order, read_material
-from domainwise.reports.html.plots import Curves, Radii, curves_of, draw_curves, draw_dots, draw_radii, radii_of
-from domainwise.reports.html.runs_table import as_script, run_rows
-from domainwise.reports.html.svg import Mark, marks_of
-from domainwise.reports.report import make_report
+from domainwise.reports.html.caveats import find_caveats, summarize_runs
+from domainwise.reports.html.page_data import PageData, build_run_rows, format_script_json, read_page_data
+from domainwise.reports.html.plots import Curves, RadiusCurves
+from domainwise.reports.html.svg import Marker, assign_markers
 from domainwise.selection import SELECTIONS
-from domainwise.storage.files import write_atomic
 
-_HERE = Path(__file__).parent
+if TYPE_CHECKING:
+    import jinja2
+
+    from domainwise.training.registry import AnyDataset
+
+_FOLDER = Path(__file__).parent
+_PNG_SIGNATURE = b"\x89PNG"
+TITLE = "Accuracy in unseen domains"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture on the page, as an `<svg>` element or the bytes of a PNG file.
+
+    Args:
+        alt: what the picture shows, for readers who cannot see it.
+        svg: inserted as it is, so it must come from a trusted source; its ids must be unique on the page.
+    """
+
+    title: str
+    caption: str
+    alt: str
+    svg: str = ""
+    png: bytes = b""
+
+    def __post_init__(self) -> None:
+        if bool(self.svg) == bool(self.png):
+            raise DomainwiseError(f"picture {self.title!r} must have either svg or png")
+        if self.svg and not self.svg.lstrip().startswith("<svg"):
+            raise DomainwiseError(f"the svg of picture {self.title!r} must start with <svg")
+        if self.png and not self.png.startswith(_PNG_SIGNATURE):
+            raise DomainwiseError(f"the png of picture {self.title!r} is not a PNG file")
+        if not self.alt:
+            raise DomainwiseError(f"picture {self.title!r} has no alt text; describe what it shows")
+
+    def render(self) -> Markup:
+        """Return the picture as HTML, without its title and caption."""
+        if self.svg:
+            return Markup('<div role="img" aria-label="{}">{}</div>').format(self.alt, Markup(self.svg))
+        data = base64.b64encode(self.png).decode()
+        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(self.alt, data)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of strings, with notes below it; its last `numeric` columns are right-aligned."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the page shows for one selection rule; every plot comes with the numbers it shows."""
+
+    selection: str
+    tables: list[Table]
+    domains: list[tuple[str, Markup]]
+    curves: list[tuple[Curves, list[Markup]]]
+    radii: list[tuple[RadiusCurves, Markup, dict[str, Marker]]]
 
 
 def write_page(
-    path: Path,
-    paths: Sequence[Path],
+    output: str | Path,
+    paths: Sequence[str | Path],
     *,
-    variants: Variants = "refuse",
+    title: str = TITLE,
+    selections: Sequence[str] = (),
+    columns: Collection[str] = (),
+    paper: bool = False,
+    compare_to: str | None = None,
     unfinished: bool = False,
-    **options: Any,
+    split_variants: bool = False,
+    pictures: Sequence[Picture] = (),
+    tables: Sequence[TextTable] = (),
+    model_pictures: bool = False,
+    dataset: "AnyDataset | None" = None,
+    data_dir: str | Path | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
     """Read runs and write the page about them.
 
     Args:
-        paths: folders of sweeps or runs.
-        variants, unfinished: as `read_material` takes them.
-        options: as `as_html` takes them.
+        output: the file to write; missing parent folders are created.
+        paths, columns, paper, compare_to, unfinished, split_variants: as of `domainwise.reports.report`.
+        title: heading of the page.
+        selections: model selection rules to show (default: that of the sweep first, then all others that apply).
+        pictures: your own pictures, between the plots and the list of runs.
+        tables: comparisons with the paper, before the results.
+        model_pictures: add pictures of the selected models: Grad-CAM, perturbations, accuracy under attack. Needs torch
+            and the data.
+        dataset: the images for `model_pictures`, if they are not those the runs were trained on.
+        data_dir: folder that contains the datasets, for `model_pictures`.
+        on_progress: called with a task, how much of it is done, and the total.
     """
-    text = as_html(read_material(paths, variants=variants, unfinished=unfinished), **options)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())
+    names = selections or [*read_selections(paths), *SELECTIONS]
+    data = read_page_data(paths, unfinished=unfinished, split_variants=split_variants)
+    if model_pictures:
+        from domainwise.data.paths import ignore_progress
+        from domainwise.reports.html.pictures import draw_selected_models
+
+        selection, selected = next(iter(_apply_selections(data, names).items()))
+        drawn = draw_selected_models(
+            data, selection, selected, dataset=dataset, data_dir=data_dir, on_progress=on_progress or ignore_progress
+        )
+        pictures = [*pictures, *drawn]
+    text = render_page(
+        data,
+        title=title,
+        selections=names,
+        columns=columns,
+        paper=paper,
+        compare_to=compare_to,
+        pictures=pictures,
+        tables=tables,
+    )
+    write_text(output, text)
 
 
-def as_html(
-    material: Material,
+def render_page(
+    data: PageData,
     *,
-    title: str = "Accuracy in unseen domains",
-    pictures: Sequence[Picture] = (),
-    extra: Sequence[TextTable] = (),
+    title: str = TITLE,
     selections: Sequence[str] = (),
     columns: Collection[str] = (),
-    beside_paper: bool = False,
-    versus: str | None = None,
+    paper: bool = False,
+    compare_to: str | None = None,
+    pictures: Sequence[Picture] = (),
+    tables: Sequence[TextTable] = (),
 ) -> str:
-    """The page as one text.
-
-    Args:
-        pictures: galleries between the plots and the list of runs.
-        extra: tables of words that come before the results.
-        selections: ways of selecting to show, the first one first; all that find something to choose if none is given.
-        columns, beside_paper, versus: as `make_report` takes them.
-    """
-    for name in selections:
-        if name not in SELECTIONS:
-            raise unknown("selection", name, SELECTIONS)
-    chosen = allowed_selections(material.runs.frame)
-    if selections:
-        chosen = {name: chosen[name] for name in dict.fromkeys(selections) if name in chosen}
-    if not chosen:
-        notes = " ".join(f"({note})" for note in material.runs.notes)
-        raise DomainwiseError(f"there are no runs to make a page of: no selection finds one to choose {notes}".strip())
-    found = grids(material.runs)
-    names = in_order((name for grid in found for name in grid.algorithms), material.variants)
-    marks = marks_of(names, material.variants)
-    options: dict[str, Any] = {"columns": columns, "beside_paper": beside_paper, "versus": versus}
-    views = [view_of(material, name, chosen[name], found, marks, **options) for name in chosen]
-    return _template().render(
+    """Return the page about runs that were already read; arguments as of `write_page`."""
+    selected = _apply_selections(data, selections or list(SELECTIONS))
+    grids = build_grids(data.runs, data.variants)
+    markers = assign_markers([*dict.fromkeys(name for grid in grids for name in grid.algorithms)], data.variants)
+    views = []
+    for selection, models in selected.items():
+        report = build_report(
+            data.runs, [selection], columns=columns, paper=paper, compare_to=compare_to, variants=data.variants
+        )
+        views.append(_build_view(data, selection, models, grids, report.tables, markers))
+    return _load_template().render(
         title=title,
-        summary=summary_of(material),
-        cautions=cautions_of(material, found, chosen, [table for view in views for table in view.tables]),
-        notes=material.runs.notes,
+        summary=summarize_runs(data),
+        caveats=find_caveats(data, grids, selected, [table for view in views for table in view.tables]),
+        notes=data.runs.notes,
         views=views,
-        marks=marks,
-        explained={name: chosen_by(name) for name in chosen},
+        markers=markers,
+        descriptions={selection: describe_selection(selection) for selection in selected},
         pictures=pictures,
-        extra=extra,
-        run_count=len(material.facts),
-        run_data=as_script(run_rows(material, chosen)),
-        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
-        script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+        text_tables=tables,
+        run_count=len(data.page_runs),
+        run_data=format_script_json(build_run_rows(data, selected)),
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+        script=Markup((_FOLDER / "page.js").read_text(encoding="utf-8")),
     )
 
 
-def _template() -> jinja2.Template:
+def _apply_selections(data: PageData, selections: Sequence[str]) -> dict[str, pl.DataFrame]:
+    """Return what each selection rule selects, in order, without rules that select nothing."""
+    check_choices(selections)
+    selected = {name: SELECTIONS[name](data.runs.frame) for name in dict.fromkeys(selections)}
+    selected = {name: models for name, models in selected.items() if not models.is_empty()}
+    if not selected:
+        notes = "".join(f" ({note})" for note in data.runs.notes)
+        raise DomainwiseError(f"no runs for a page: {' or '.join(selections)} selects none of them{notes}")
+    return selected
+
+
+def _build_view(
+    data: PageData,
+    selection: str,
+    selected: pl.DataFrame,
+    grids: Sequence[Grid],
+    tables: Sequence[Table],
+    markers: Mapping[str, Marker],
+) -> _View:
+    frame, page_runs = data.runs.frame, data.page_runs
+    chances = {run.planned.dataset: 100 / run.classes for run in page_runs.values() if run.classes}
+    by_title = {table.title: table for table in tables}
+    domains = [
+        (grid.dataset, plots.plot_domains(by_title[grid.dataset], markers, chances.get(grid.dataset))) for grid in grids
+    ]
+    curves = [plots.collect_curves(frame, selected, page_runs, grid.dataset) for grid in grids]
+    curve_plots = [(each, plots.plot_curves(each, markers)) for each in curves]
+    radii = []
+    for grid in grids:
+        radius_curves = plots.collect_radius_curves(frame, selection, page_runs, grid, data.variants)
+        if radius_curves:
+            own_markers = _select_markers(radius_curves, markers, data)
+            radii.append((radius_curves, plots.plot_radius_curves(radius_curves, own_markers), own_markers))
+    return _View(
+        selection=selection,
+        tables=list(tables),
+        domains=[(dataset, plot) for dataset, plot in domains if plot is not None],
+        curves=[(each, drawn) for each, drawn in curve_plots if drawn],
+        radii=radii,
+    )
+
+
+def _select_markers(curves: RadiusCurves, markers: Mapping[str, Marker], data: PageData) -> dict[str, Marker]:
+    """Return one marker per method, that of its first variant, rather than one per radius."""
+    by_method: dict[str, Marker] = {}
+    for name, marker in markers.items():
+        variant = data.variants.get(name)
+        by_method.setdefault(variant.name_without("epsilon") if variant else name, marker)
+    methods = [*([plots.REFERENCE] if curves.reference else []), *curves.methods]
+    return {name: by_method[name] for name in methods if name in by_method}
+
+
+def _load_template() -> "jinja2.Template":
+    import jinja2
+
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = _shown
-    environment.filters["summarized"] = plots.shown
+    environment.filters["render_cell"] = _render_cell
+    environment.filters["format_cell"] = format_cell
     return environment.get_template("template.html")
 
 
-def _shown(cell: Cell, column: Column) -> Markup:
-    mean, error = shown(cell, column)
+def _render_cell(cell: Cell, column: Column) -> Markup:
+    mean, error = format_parts(cell, column)
     text = Markup('{}<span class="error"> ± {}</span>').format(mean, error) if error else Markup.escape(mean)
     return Markup("<strong>{}</strong>").format(text) if cell.is_best else text
-
-
-Dots = tuple[str, Markup]
-
-
-@dataclass(frozen=True)
-class View:
-    """Drawings stand beside what they show, for those who read rather than look."""
-
-    selection: str
-    tables: list[Table]
-    dots: list[Dots]
-    curves: list[tuple[Curves, list[Markup]]]
-    radii: list[tuple[Radii, Markup, dict[str, Mark]]]
-
-
-def allowed_selections(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """The ways of selecting that find something to choose, and what each chooses."""
-    every = {name: select(frame) for name, select in SELECTIONS.items()}
-    return {name: chosen for name, chosen in every.items() if not chosen.is_empty()}
-
-
-def view_of(
-    material: Material,
-    selection: str,
-    chosen: pl.DataFrame,
-    grids: Sequence[Grid],
-    marks: Mapping[str, Mark],
-    *,
-    columns: Collection[str] = (),
-    beside_paper: bool = False,
-    versus: str | None = None,
-) -> View:
-    runs = material.runs
-    made = make_report(runs, [selection], columns=columns, beside_paper=beside_paper, versus=versus)
-    tables = [_ordered(table, material) for table in made.tables]
-    plain = tables if not beside_paper else make_report(runs, [selection]).tables
-    chances = _chances(material)
-    by_title = {table.title: _ordered(table, material) for table in plain}
-    dots = [(grid.dataset, draw_dots(by_title[grid.dataset], marks, chances.get(grid.dataset))) for grid in grids]
-    curves = [curves_of(runs.frame, chosen, material.facts, grid.dataset) for grid in grids]
-    radii = [radii_of(runs.frame, selection, material.facts, grid, material.variants) for grid in grids]
-    drawn = [(each, draw_curves(each, marks)) for each in curves]
-    return View(
-        selection=selection,
-        tables=tables,
-        dots=[(dataset, drawing) for dataset, drawing in dots if drawing is not None],
-        curves=[(each, drawings) for each, drawings in drawn if drawings],
-        radii=[(each, draw_radii(each, own), own) for each in radii if each for own in [_marks(each, marks, material)]],
-    )
-
-
-def _ordered(table: Table, material: Material) -> Table:
-    """Variants of a method beside one another, by their values."""
-    if not material.variants:
-        return table
-    places = {name: place for place, name in enumerate(in_order((r.algorithm for r in table.rows), material.variants))}
-    return replace(table, rows=tuple(sorted(table.rows, key=lambda row: places[row.algorithm])))
-
-
-def _chances(material: Material) -> dict[str, float]:
-    return {run.planned.dataset: 100 / run.classes for run in material.facts.values() if run.classes}
-
-
-def _marks(radii: Radii, marks: Mapping[str, Mark], material: Material) -> dict[str, Mark]:
-    """Marks of methods rather than of their variants at one radius: that of the first."""
-    merged: dict[str, Mark] = {}
-    for name, mark in marks.items():
-        variant = material.variants.get(name)
-        merged.setdefault(variant.without("epsilon") if variant else name, mark)
-    shown = [*(["erm"] if radii.reference else []), *radii.methods]
-    return {name: merged[name] for name in shown if name in merged}

@@ -1,21 +1,23 @@
-"""What is known of every run beside its accuracies: how it stands, its settings, its losses."""
+"""The runs on a page: status, settings, losses and classes, and the rows that page.js lists them by."""
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.cells import METHOD_ORDER
-from domainwise.selection.runs import Runs, check_no_duplicates, find_duplicates, read_runs
+from domainwise.reports.methods import Variant, flatten_settings, read_settings, read_variants
+from domainwise.selection.runs import Runs
 from domainwise.storage.discovery import StoredRun
 from domainwise.storage.run_folder import Record, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun
-
-_NESTED = ("hparams", "dataset_options")
+from domainwise.training.command import stored_command
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class PageRun:
     Args:
         planned: its folder, and its place in the tables.
         is_counted: its records are in the tables.
-        settings: the settings in its config.json; for DomainBed's runs, only the hyperparameters.
+        settings: as of `read_settings`.
         classes: number of classes of the data, if known.
         losses: by step.
     """
@@ -42,13 +44,19 @@ class PageRun:
         return self.settings.get("hparams") or {}
 
 
-def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyperparameters, options of the dataset and settings of the run in one; where names meet, the run's has `run`."""
-    flat: dict[str, Any] = {}
-    for part in _NESTED:
-        flat.update(settings.get(part) or {})
-    others = {name: value for name, value in settings.items() if name not in _NESTED}
-    return flat | {f"run {name}" if name in flat else name: value for name, value in others.items()}
+@dataclass(frozen=True)
+class PageData:
+    """The records, every run by its folder, and the variants by their names in tables."""
+
+    runs: Runs
+    page_runs: Mapping[str, PageRun]
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+
+def read_page_data(paths: Sequence[str | Path], *, unfinished: bool = False, split_variants: bool = False) -> PageData:
+    """Read everything a page is about; arguments as of `read_variants`."""
+    runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants)
+    return PageData(runs, collect_page_runs(runs), variants)
 
 
 def collect_page_runs(runs: Runs) -> dict[str, PageRun]:
@@ -68,12 +76,51 @@ def collect_page_runs(runs: Runs) -> dict[str, PageRun]:
     return page_runs
 
 
+def build_run_rows(data: PageData, selected: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
+    """Return one object per run, with accuracies in percent: at the last step, and per selection that selected it."""
+    last = (
+        data.runs.frame.filter(pl.col("step") == pl.col("step").max().over("run"))
+        .group_by("run")
+        .agg(pl.col("main").mean())
+    )
+    last_accuracies = dict(last.drop_nulls().iter_rows())
+    selected_accuracies: dict[str, dict[str, float]] = {}
+    for selection, rows in selected.items():
+        for run, accuracy in rows.group_by("run").agg(pl.col("accuracy").mean()).iter_rows():
+            selected_accuracies.setdefault(run, {})[selection] = _to_percent(accuracy)
+    root = _common_folder(list(data.page_runs))
+    return [
+        {
+            "folder": os.path.relpath(folder, root),
+            "method": run.planned.algorithm,
+            "dataset": run.planned.dataset,
+            "test_domains": ", ".join(run.planned.test_domains),
+            "trial": run.planned.trial,
+            "draw": run.planned.draw,
+            "state": run.status.state,
+            "error": run.status.error,
+            "last": _to_percent(last_accuracies[folder]) if folder in last_accuracies else None,
+            "selected": selected_accuracies.get(folder, {}),
+            "settings": _format_settings(run.settings),
+            "command": stored_command(run.settings),
+        }
+        for folder, run in data.page_runs.items()
+    ]
+
+
+def format_script_json(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the rows as JSON that cannot end the script element it is in."""
+    text = json.dumps(rows, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
 def _collect(run: StoredRun, row: Mapping[str, Any] | None, planned: PlannedRun | None) -> PageRun:
-    config, data = run.config["config"], run.config["data"]
+    config, classes = run.config["config"], run.config["data"].get("classes")
     try:
         records = run.records[0]
-    except DomainwiseError:  # the notes under the tables report it
+    except DomainwiseError:  # the notes report it
         records = []
+    is_counted = row is not None
     if row is None and planned is None:
         row = {
             "dataset": config.get("dataset", ""),
@@ -93,12 +140,11 @@ def _collect(run: StoredRun, row: Mapping[str, Any] | None, planned: PlannedRun 
             draw=int(row["draw"]),
         )
     assert planned is not None
-    classes = data.get("classes")
     return PageRun(
         planned,
         run.status,
-        is_counted=row is not None and "run" in row,
-        settings=config or ({"hparams": records[-1].get("hparams", {})} if records else {}),
+        is_counted=is_counted,
+        settings=read_settings(run),
         classes=len(classes) if isinstance(classes, list) and classes else None,
         losses={record["step"]: record["loss"] for record in records if _has_loss(record)},
     )
@@ -109,122 +155,21 @@ def _has_loss(record: Record) -> bool:
     return isinstance(step, int) and isinstance(loss, int | float) and math.isfinite(loss)
 
 
-# What says where in a table a run belongs; everything else may tell variants apart.
-_PLACE = ("dataset", "algorithm", "train_domains", "test_domains", "trial_seed", "hparams_seed")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A method with the settings that tell its variants apart."""
-
-    method: str
-    parts: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def name(self) -> str:
-        return ", ".join((self.method, *(f"{key} {_shown(value)}" for key, value in self.parts)))
-
-    def without(self, key: str) -> str:
-        """The name that all variants share which differ in this setting alone."""
-        return Variant(self.method, tuple(part for part in self.parts if part[0] != key)).name
-
-
-def split_variants(runs: Runs, settings: Mapping[str, Mapping[str, Any]]) -> tuple[Runs, dict[str, Variant]]:
-    """The runs, with a name of its own for each variant of a method that has several; and the variants by name.
-
-    Args:
-        settings: of every run, by its folder, as config.json has them.
-    """
-    flat = {
-        run: flat_settings({name: value for name, value in values.items() if name not in _PLACE})
-        for run, values in settings.items()
+def _format_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings by name, without those that are not set."""
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in flatten_settings(settings).items()
+        if value not in (None, [], "")
     }
-    names: dict[str, str] = {}
-    variants: dict[str, Variant] = {}
-    for (dataset, algorithm), keys in _telling(find_duplicates(runs.frame), flat).items():
-        own = runs.frame.filter(pl.col("dataset") == dataset, pl.col("algorithm") == algorithm)
-        for run in own["run"].unique(maintain_order=True):
-            variant = Variant(algorithm, tuple((key, flat.get(run, {}).get(key)) for key in keys))
-            names[run], variants[variant.name] = variant.name, variant
-    renamed = pl.col("run").replace_strict(names, default=pl.col("algorithm"), return_dtype=pl.String)
-    frame = runs.frame.with_columns(algorithm=renamed) if names else runs.frame
-    check_no_duplicates(frame, "they have the same settings: leave one of them out")
-    planned = {
-        replace(run, algorithm=names.get(str(run.folder), run.algorithm)): status
-        for run, status in runs.planned.items()
-    }
-    return replace(runs, frame=frame, planned=planned), variants
 
 
-def in_order(names: Iterable[str], variants: Mapping[str, Variant]) -> list[str]:
-    """Each name once: methods in the paper's order, variants of one by their values."""
-    places = {name: place for place, name in enumerate(METHOD_ORDER)}
-
-    def key(name: str) -> tuple[Any, ...]:
-        variant = variants.get(name, Variant(name))
-        return places.get(variant.method, len(places)), variant.method, [_rank(value) for _, value in variant.parts]
-
-    return sorted(dict.fromkeys(names), key=key)
+def _to_percent(accuracy: float) -> float:
+    return round(100 * accuracy, 2)
 
 
-def _telling(clashing: pl.DataFrame, flat: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """For each dataset and method that clash, the fewest settings, first ones first, that tell runs apart as all do."""
-    groups: dict[tuple[str, str], list[list[Mapping[str, Any]]]] = {}
-    for row in clashing.iter_rows(named=True):
-        groups.setdefault((row["dataset"], row["algorithm"]), []).append([flat.get(run, {}) for run in row["run"]])
-    telling = {}
-    for task, places in groups.items():
-        keys: list[str] = []
-        for key in dict.fromkeys(key for place in places for values in place for key in values):
-            if any(_kinds(place, [*keys, key]) > _kinds(place, keys) for place in places):
-                keys.append(key)
-        telling[task] = keys
-    return {task: keys for task, keys in telling.items() if keys}
-
-
-def _kinds(place: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    return len({tuple(repr(values.get(key)) for key in keys) for values in place})
-
-
-def _rank(value: Any) -> tuple[int, float, str]:
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        # As short as it can be without becoming another number.
-        return next(text for text in (f"{value:g}", repr(value)) if float(text) == value or text == repr(value))
-    return str(value)
-
-
-Variants = Literal["refuse", "split"]
-
-
-@dataclass(frozen=True)
-class Material:
-    """Records, facts by run folder, and the variants by the names that tables have for them."""
-
-    runs: Runs
-    facts: Mapping[str, PageRun] = field(default_factory=dict)
-    variants: Mapping[str, Variant] = field(default_factory=dict)
-
-
-def read_material(paths: Sequence[Path], *, variants: Variants = "refuse", unfinished: bool = False) -> Material:
-    """What is at or below `paths`.
-
-    Args:
-        variants: what to do with runs that would fill the same place of a table: refuse them, or name them apart by the
-            settings in which they differ.
-        unfinished: whether runs that are not done count, too.
-    """
-    runs = read_runs(paths, unfinished=unfinished, keep_duplicates=variants == "split")
-    facts = collect_page_runs(runs)
-    if variants == "refuse":
-        return Material(runs, facts)
-    runs, named = split_variants(runs, {run: each.settings for run, each in facts.items()})
-    names = dict(runs.frame.select("run", "algorithm").unique().iter_rows())
-    facts = {
-        run: replace(each, planned=replace(each.planned, algorithm=names.get(run, each.planned.algorithm)))
-        for run, each in facts.items()
-    }
-    return Material(runs, facts, named)
+def _common_folder(folders: Sequence[str]) -> str:
+    """Return the common parent of all run folders: the page need not repeat it, nor reveal where it is."""
+    if len(folders) < 2:
+        return str(Path(folders[0]).parent) if folders else "."
+    return os.path.commonpath([os.path.abspath(Path(folder).parent) for folder in folders])

@@ -1,4 +1,8 @@
-"""Drawings as SVG text: what is written into it cannot break out, and colours come from the page's style."""
+"""SVG elements, scales and markers for the plots of a page; all text is escaped.
+
+By hand rather than by matplotlib, whose SVG fixes the colors (no dark mode), has no tooltips, is several times larger
+and would make every page wait for its import.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,47 +10,52 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from domainwise.reports.html.page_data import Variant
+from domainwise.reports.methods import Variant
 
 
 def element(tag: str, *content: Markup | str, **attributes: str | float | None) -> Markup:
-    """`<tag ...>content</tag>`. A trailing underscore of a name is dropped, others are hyphens; None leaves one out."""
-    given = Markup("").join(
-        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _shown(value))
+    """Return `<tag ...>content</tag>`.
+
+    Args:
+        attributes: a trailing underscore of a name is dropped, other underscores become hyphens; None is left out.
+    """
+    pairs = Markup("").join(
+        Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), _format_number(value))
         for name, value in attributes.items()
         if value is not None
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), given, Markup("").join(map(escape, content)))
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), pairs, Markup("").join(map(escape, content)))
 
 
-def drawing(width: float, height: float, label: str, *content: Markup) -> Markup:
-    """A whole drawing, with the words that stand for it where it cannot be seen."""
+def plot(width: float, height: float, label: str, *content: Markup) -> Markup:
+    """Return a whole plot; `label` describes it to screen readers."""
     return element(
         "svg", *content, class_="plot", viewBox=f"0 0 {width:g} {height:g}", width=width, role="img", aria_label=label
     )
 
 
-def words(x: float, y: float, text: str, anchor: str = "start", class_: str | None = None) -> Markup:
-    return element("text", text, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
+def text(x: float, y: float, content: str, anchor: str = "start", class_: str | None = None) -> Markup:
+    return element("text", content, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    return element("path", d=f"M{_shown(x1)} {_shown(y1)}L{_shown(x2)} {_shown(y2)}", class_=class_)
+    return polyline([(x1, y1), (x2, y2)], class_)
 
 
-def polyline(points: Sequence[tuple[float, float]], class_: str) -> Markup:
-    return element("path", d="M" + "L".join(f"{_shown(x)} {_shown(y)}" for x, y in points), class_=class_)
+def polyline(points: Sequence[tuple[float, float]], class_: str, *, is_closed: bool = False) -> Markup:
+    path = "L".join(f"{_format_number(x)} {_format_number(y)}" for x, y in points)
+    return element("path", d=f"M{path}{'Z' if is_closed else ''}", class_=class_)
 
 
 def band(points: Sequence[tuple[float, float, float]], class_: str) -> Markup:
-    """The area between the second and third number of each point."""
-    around = [*((x, low) for x, low, _ in points), *((x, high) for x, _, high in reversed(points))]
-    return element("path", d="M" + "L".join(f"{_shown(x)} {_shown(y)}" for x, y in around) + "Z", class_=class_)
+    """Return the area between the second and the third number of each point."""
+    outline = [*((x, low) for x, low, _ in points), *((x, high) for x, _, high in reversed(points))]
+    return polyline(outline, class_, is_closed=True)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From numbers to places on the paper."""
+    """A linear or logarithmic map from values to coordinates."""
 
     low: float
     high: float
@@ -55,64 +64,72 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        of: Callable[[float], float] = math.log10 if self.is_log else float
-        width = of(self.high) - of(self.low)
-        share = (of(value) - of(self.low)) / width if width else 0.5
-        return self.start + share * (self.end - self.start)
+        transform: Callable[[float], float] = math.log10 if self.is_log else float
+        width = transform(self.high) - transform(self.low)
+        fraction = (transform(value) - transform(self.low)) / width if width else 0.5
+        return self.start + fraction * (self.end - self.start)
 
 
-def spread(
-    values: Iterable[float], *, at_least: float, limits: tuple[float, float] | None = None
+def axis_limits(
+    values: Iterable[float], *, min_width: float, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Bounds with some room around all values, no narrower than `at_least`, so that noise does not look like much."""
-    there = list(values)
-    low, high = min(there), max(there)
-    room = max(0.06 * (high - low), (at_least - (high - low)) / 2)
-    low, high = low - room, high + room
-    return (max(low, limits[0]), min(high, limits[1])) if limits else (low, high)
+    """Return limits with a margin around all values, at least `min_width` apart, so that noise does not look large."""
+    values = list(values)
+    low, high = min(values), max(values)
+    margin = max(0.06 * (high - low), (min_width - (high - low)) / 2)
+    low, high = low - margin, high + margin
+    return (max(low, bounds[0]), min(high, bounds[1])) if bounds else (low, high)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between the bounds, at most so many and at least two where the bounds differ."""
+def choose_ticks(low: float, high: float, max_count: int = 5) -> list[float]:
+    """Return round numbers between the limits, at least two if the limits differ."""
     if high <= low:
         return [low]
-    rough = (high - low) / most
+    rough = (high - low) / max_count
     power = 10.0 ** math.floor(math.log10(rough))
     for step in (power * factor for factor in (1, 2, 2.5, 5, 10, 20)):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last - first + 1 <= most:
+        if last - first + 1 <= max_count:
             break
     return [index * step for index in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Powers of ten between positive bounds, with twice and five times each where there is room."""
+def choose_log_ticks(low: float, high: float, max_count: int = 7) -> list[float]:
+    """Return the powers of ten between positive limits, with twice and five times each if there is room."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1,)):
-        found = [factor * 10.0**power for power in powers for factor in factors]
-        found = [value for value in found if low <= value <= high]
-        if len(found) <= most:
+        values = [factor * 10.0**power for power in powers for factor in factors]
+        ticks = [value for value in values if low <= value <= high]
+        if len(ticks) <= max_count:
             break
-    return found
+    return ticks
 
 
-def left_axis(scale: Scale, left: float, right: float, title: str, shown: Callable[[float], str]) -> list[Markup]:
-    """Lines across the drawing with their numbers at the left, and what they count above them."""
-    marks = ticks(scale.low, scale.high)
+def left_axis(scale: Scale, left: float, right: float, title: str) -> list[Markup]:
+    """Return grid lines with their numbers on the left, and the title above."""
+    ticks = choose_ticks(scale.low, scale.high)
     return [
-        words(8, scale.end - 14, title, class_="axis-title"),
-        *(line(left, scale(value), right, scale(value), "grid") for value in marks),
-        *(words(left - 6, scale(value) + 3.5, shown(value), "end") for value in marks),
+        text(8, scale.end - 14, title, class_="axis-title"),
+        *(line(left, scale(value), right, scale(value), "grid") for value in ticks),
+        *(text(left - 6, scale(value) + 3.5, f"{value:.4g}", "end") for value in ticks),
     ]
 
 
-def _shown(value: str | float) -> str:
+def bottom_axis(scale: Scale, y: float, title: str, ticks: Sequence[float]) -> list[Markup]:
+    """Return the numbers below a plot that ends at `y`, and the title below them."""
+    return [
+        *(text(scale(value), y + 16, f"{value:g}", "middle") for value in ticks),
+        text((scale.start + scale.end) / 2, y + 34, title, "middle", "axis-title"),
+    ]
+
+
+def _format_number(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
-# As many as style.css has colours for, of a palette that stays apart for colour-blind eyes.
-COLOURS = 7
-# Around the origin, of about the same area.
+# The number of colors in style.css, whose palette is distinguishable for color-blind readers.
+NUM_COLORS = 7
+# Centered at the origin, of similar area.
 _SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
     "M-3.5 -3.5H3.5V3.5H-3.5Z",
@@ -126,37 +143,39 @@ _SHAPES = (
 
 
 @dataclass(frozen=True)
-class Mark:
-    colour: int
+class Marker:
+    """The color and shape of a method."""
+
+    color: int
     shape: int
 
     @property
-    def class_(self) -> str:
-        return f"c{self.colour}"
+    def css_class(self) -> str:
+        return f"c{self.color}"
 
-    def at(self, x: float, y: float, title: str = "") -> Markup:
-        """The mark around a point, with words that show when one points at it."""
-        inside = [element("title", title)] if title else []
-        place = f"translate({x:.1f} {y:.1f})"
-        return element("path", *inside, d=_SHAPES[self.shape], transform=place, class_=f"mark {self.class_}")
+    def draw(self, x: float, y: float, tooltip: str = "") -> Markup:
+        """Return the marker at a point."""
+        title = [element("title", tooltip)] if tooltip else []
+        position = f"translate({x:.1f} {y:.1f})"
+        return element("path", *title, d=_SHAPES[self.shape], transform=position, class_=f"marker {self.css_class}")
 
-    def alone(self) -> Markup:
-        """For a legend, beside the name."""
+    def draw_legend_key(self) -> Markup:
+        """Return the marker as a drawing of its own, for a legend."""
         return element(
-            "svg", self.at(0, 0), viewBox="-6 -6 12 12", width=12, height=12, class_="key", aria_hidden="true"
+            "svg", self.draw(0, 0), viewBox="-6 -6 12 12", width=12, height=12, class_="key", aria_hidden="true"
         )
 
 
-def marks_of(names: Sequence[str], variants: Mapping[str, Variant]) -> dict[str, Mark]:
-    """Variants of a method share its colour and differ in shape; methods differ in both."""
+def assign_markers(names: Sequence[str], variants: Mapping[str, Variant]) -> dict[str, Marker]:
+    """Return a marker per name. Variants of a method share its color and differ in shape; methods differ in both."""
     methods = list(dict.fromkeys(variants.get(name, Variant(name)).method for name in names))
-    used = [0] * COLOURS
-    found = {}
+    used = [0] * NUM_COLORS
+    markers = {}
     for name in names:
-        place = methods.index(variants.get(name, Variant(name)).method)
-        colour = place % COLOURS
-        # Counts of colours and shapes have no common factor, so pairs repeat only after all were there.
-        shape = used[colour] if variants else place
-        used[colour] += 1
-        found[name] = Mark(colour, shape % len(_SHAPES))
-    return found
+        index = methods.index(variants.get(name, Variant(name)).method)
+        color = index % NUM_COLORS
+        # The numbers of colors and shapes have no common factor, so every combination occurs before one repeats.
+        shape = used[color] if variants else index
+        used[color] += 1
+        markers[name] = Marker(color, shape % len(_SHAPES))
+    return markers

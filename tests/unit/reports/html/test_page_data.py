@@ -1,4 +1,4 @@
-"""What the page knows of every run, finished or not, and what it says at its top."""
+"""The runs on a page, done or not, the summary at its top, its selections and its pictures."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.html import Picture, as_html, read_material, write_page
-from domainwise.reports.html.caveats import summary_of
-from domainwise.reports.html.runs_table import run_rows
+from domainwise.reports.html import Picture, read_page_data, render_page, write_page
+from domainwise.reports.html.caveats import summarize_runs
+from domainwise.reports.html.page_data import build_run_rows
 from domainwise.selection import SELECTIONS
 from run_folders import write_grid, write_run
 
@@ -29,13 +29,13 @@ def sweep(tmp_path: Path) -> Path:
     return folder
 
 
-def test_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
-    material = read_material([sweep])
-    chosen = {"training_domain": SELECTIONS["training_domain"](material.runs.frame)}
-    rows = {row["folder"]: row for row in run_rows(material, chosen)}
+def test_run_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
+    data = read_page_data([sweep])
+    selected = {"training_domain": SELECTIONS["training_domain"](data.runs.frame)}
+    rows = {row["folder"]: row for row in build_run_rows(data, selected)}
     assert len(rows) == 12
     assert rows["erm-sketch-2-0"]["last"] == pytest.approx(64)
-    assert rows["erm-sketch-2-0"]["chosen"] == {"training_domain": pytest.approx(64)}
+    assert rows["erm-sketch-2-0"]["selected"] == {"training_domain": pytest.approx(64)}
     assert rows["erm-sketch-2-0"]["settings"]["network"] == "small_cnn"
     assert (rows["broken"]["state"], rows["broken"]["error"]) == ("failed", "ValueError: out of luck")
     assert rows["broken"]["last"] is None
@@ -43,64 +43,64 @@ def test_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
     assert rows["later"]["command"] == ""
 
 
-def test_a_run_that_was_not_chosen_says_so(tmp_path: Path) -> None:
+def test_run_that_was_not_selected_has_no_selected_accuracy(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "erm", "art", (0.2, 0.3))
     write_run(tmp_path / "b", "erm", "art", (0.4, 0.5), draw=1, training=0.5)
-    material = read_material([tmp_path])
-    chosen = {"training_domain": SELECTIONS["training_domain"](material.runs.frame)}
-    assert {row["folder"]: list(row["chosen"]) for row in run_rows(material, chosen)} == {
+    data = read_page_data([tmp_path])
+    selected = {"training_domain": SELECTIONS["training_domain"](data.runs.frame)}
+    assert {row["folder"]: list(row["selected"]) for row in build_run_rows(data, selected)} == {
         "a": ["training_domain"],
         "b": [],
     }
 
 
-def test_a_hyperparameter_and_a_setting_of_one_name_are_both_there(tmp_path: Path) -> None:
+def test_hyperparameter_and_setting_of_the_same_name_are_both_listed(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "at", "art", hparams={"steps": 9})
-    ((row),) = run_rows(read_material([tmp_path]), {})
+    ((row),) = build_run_rows(read_page_data([tmp_path]), {})
     assert (row["settings"]["steps"], row["settings"]["run steps"]) == ("9", "2")
 
 
-def test_the_top_says_what_was_run(sweep: Path) -> None:
+def test_summary_lists_what_was_run(sweep: Path) -> None:
     write_grid(sweep, "at", 0.4, draw=1, trials=2)
-    said = dict(summary_of(read_material([sweep])))
+    said = dict(summarize_runs(read_page_data([sweep])))
     assert said["Datasets"] == "toy"
     assert said["Methods"] == "erm, at, uat, mat, ldat"
     assert said["Trials"] == "2 to 3"
-    assert said["Draws of hyperparameters"] == "1"
+    assert said["Hyperparameter draws"] == "1"
     assert said["Steps"] == "2"
     assert said["Networks"] == "small_cnn"
-    assert said["Runs"] == "15 done, 1 failed, 1 not finished, 1 not started"
+    assert said["Runs"] == "15 done, 1 failed, 1 unfinished, 1 pending"
     assert said["Made with"].startswith("domainwise ")
 
 
-def test_domainbeds_runs_are_there_too(tmp_path: Path) -> None:
+def test_domainbed_runs_are_listed(tmp_path: Path) -> None:
     line = {"step": 0, "loss": 0.5, "hparams": {"lr": 0.1}, "args": {"dataset": "VLCS", "algorithm": "ERM"}}
     line["args"] |= {"test_envs": [0], "trial_seed": 0, "hparams_seed": 0}
     line |= {f"env{index}_{part}_acc": 0.5 for index in range(4) for part in ("in", "out")}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.jsonl").write_text(json.dumps(line) + "\n")
-    (facts,) = read_material([tmp_path]).facts.values()
-    assert (facts.planned.dataset, facts.planned.algorithm, facts.status.state) == ("vlcs", "erm", "done")
-    assert facts.hparams == {"lr": 0.1}
-    assert facts.losses == {0: 0.5}
-    assert "vlcs" in as_html(read_material([tmp_path]))
+    (run,) = read_page_data([tmp_path]).page_runs.values()
+    assert (run.planned.dataset, run.planned.algorithm, run.status.state) == ("vlcs", "erm", "done")
+    assert run.hparams == {"lr": 0.1}
+    assert run.losses == {0: 0.5}
+    assert "vlcs" in render_page(read_page_data([tmp_path]))
 
 
-def test_only_selections_that_find_something(sweep: Path) -> None:
-    page = as_html(read_material([sweep]))
+def test_only_selections_that_select_something_are_shown(sweep: Path) -> None:
+    page = render_page(read_page_data([sweep]))
     assert 'data-selection="training_domain">' in page
     assert 'data-selection="test_domain" hidden>' in page
     assert "leave_one_out" not in page
     assert "ood_validation" not in page
-    turned = as_html(read_material([sweep]), selections=["test_domain", "training_domain"])
+    turned = render_page(read_page_data([sweep]), selections=["test_domain", "training_domain"])
     assert 'data-selection="test_domain">' in turned
-    with pytest.raises(DomainwiseError, match="no selection finds one to choose"):
-        as_html(read_material([sweep]), selections=["leave_one_out"])
+    with pytest.raises(DomainwiseError, match="no runs for a page: leave_one_out selects none of them"):
+        render_page(read_page_data([sweep]), selections=["leave_one_out"])
     with pytest.raises(DomainwiseError, match="unknown selection 'oracle'"):
-        as_html(read_material([sweep]), selections=["oracle"])
+        render_page(read_page_data([sweep]), selections=["oracle"])
 
 
-def test_pictures_stand_in_the_page(sweep: Path, tmp_path: Path) -> None:
+def test_pictures_are_embedded(sweep: Path, tmp_path: Path) -> None:
     pictures = [
         Picture("Grad-CAM", "where it looks", "a camel", png=b"\x89PNG..."),
         Picture("Stripes", "what it adds", "stripes", svg='<svg id="mine"></svg>'),
@@ -109,20 +109,20 @@ def test_pictures_stand_in_the_page(sweep: Path, tmp_path: Path) -> None:
     text = (tmp_path / "new" / "page.html").read_text()
     assert '<img alt="a camel" src="data:image/png;base64,iVBORy4uLg==">' in text
     assert '<div role="img" aria-label="stripes"><svg id="mine"></svg></div>' in text
-    assert text.index("Grad-CAM") < text.index("Every run")
-    assert "Pictures</h2>" not in as_html(read_material([sweep]))
+    assert text.index("Grad-CAM") < text.index("All runs")
+    assert "Pictures</h2>" not in render_page(read_page_data([sweep]))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"svg": "<svg></svg>", "png": b"\x89PNG"}, "either svg or png"),
-        ({}, "either svg or png"),
-        ({"png": b"GIF89a"}, "is no PNG"),
-        ({"svg": "<script>"}, "must begin with <svg"),
-        ({"svg": "<svg></svg>", "alt": ""}, "needs an alt"),
+        ({"svg": "<svg></svg>", "png": b"\x89PNG"}, "must have either svg or png"),
+        ({}, "must have either svg or png"),
+        ({"png": b"GIF89a"}, "is not a PNG file"),
+        ({"svg": "<script>"}, "must start with <svg"),
+        ({"svg": "<svg></svg>", "alt": ""}, "has no alt text"),
     ],
 )
-def test_pictures_that_cannot_be_shown(given: dict[str, object], message: str) -> None:
+def test_invalid_pictures(given: dict[str, object], message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         Picture(**{"title": "t", "caption": "c", "alt": "a", **given})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The few things that all drawings are made of."""
+"""SVG elements, scales and ticks."""
 
 import pytest
 
@@ -15,23 +15,23 @@ from domainwise.reports.html import svg
         (5, 5, [5]),
     ],
 )
-def test_ticks_are_round_numbers_within(low: float, high: float, expected: list[float]) -> None:
-    assert svg.ticks(low, high, 6) == pytest.approx(expected)
+def test_ticks_are_round_numbers_within_the_limits(low: float, high: float, expected: list[float]) -> None:
+    assert svg.choose_ticks(low, high, 6) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("most", [3, 5, 7])
-def test_ticks_are_never_too_many_nor_too_few(most: int) -> None:
+@pytest.mark.parametrize("max_count", [3, 5, 7])
+def test_number_of_ticks(max_count: int) -> None:
     for low in (0, 0.3, 7, 12.34, 99):
         for width in (1e-3, 0.7, 1, 3.3, 42, 1e4):
-            assert 1 < len(svg.ticks(low, low + width, most)) <= most
+            assert 1 < len(svg.choose_ticks(low, low + width, max_count)) <= max_count
 
 
-def test_ticks_of_a_log_scale() -> None:
-    assert svg.log_ticks(0.15, 9) == pytest.approx([0.2, 0.5, 1, 2, 5])
-    assert svg.log_ticks(0.01, 1000) == pytest.approx([0.01, 0.1, 1, 10, 100, 1000])
+def test_log_ticks() -> None:
+    assert svg.choose_log_ticks(0.15, 9) == pytest.approx([0.2, 0.5, 1, 2, 5])
+    assert svg.choose_log_ticks(0.01, 1000) == pytest.approx([0.01, 0.1, 1, 10, 100, 1000])
 
 
-def test_a_scale_goes_from_end_to_end() -> None:
+def test_scale_maps_limits_to_ends() -> None:
     scale = svg.Scale(0, 10, 100, 0)
     assert [scale(value) for value in (0, 5, 10)] == [100, 50, 0]
     log = svg.Scale(0.1, 10, 0, 100, is_log=True)
@@ -39,10 +39,10 @@ def test_a_scale_goes_from_end_to_end() -> None:
     assert svg.Scale(3, 3, 0, 10)(3) == 5
 
 
-def test_little_noise_does_not_fill_the_drawing() -> None:
-    low, high = svg.spread([50, 50.1], at_least=8)
+def test_axis_limits_have_a_minimum_width() -> None:
+    low, high = svg.axis_limits([50, 50.1], min_width=8)
     assert high - low == pytest.approx(8)
-    assert svg.spread([1, 99], at_least=8, limits=(0, 100)) == (0, 100)
+    assert svg.axis_limits([1, 99], min_width=8, bounds=(0, 100)) == (0, 100)
 
 
 def test_elements_are_escaped() -> None:

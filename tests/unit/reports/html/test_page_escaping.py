@@ -1,4 +1,4 @@
-"""Names come from folders and other people's files: none of them becomes markup."""
+"""Names come from folders and untrusted files: none of them becomes markup."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.reports.html import Picture, as_html, read_material
-from domainwise.reports.html.runs_table import as_script
+from domainwise.reports.html import Picture, read_page_data, render_page
+from domainwise.reports.html.page_data import format_script_json
 from run_folders import write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
@@ -52,10 +52,10 @@ def page(tmp_path: Path) -> str:
         + "\n"
     )
     pictures = [Picture(HOSTILE, HOSTILE, HOSTILE, png=b"\x89PNG"), Picture("t", "c", HOSTILE, svg="<svg></svg>")]
-    return as_html(read_material([tmp_path]), title=HOSTILE, pictures=pictures)
+    return render_page(read_page_data([tmp_path]), title=HOSTILE, pictures=pictures)
 
 
-def test_nothing_that_was_given_becomes_an_element(page: str) -> None:
+def test_no_name_becomes_an_element(page: str) -> None:
     elements = Elements(page).elements
     tags = [tag for tag, _ in elements]
     assert tags.count("script") == 2
@@ -64,11 +64,11 @@ def test_nothing_that_was_given_becomes_an_element(page: str) -> None:
     assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
 
 
-def test_names_are_still_shown(page: str) -> None:
+def test_names_are_shown(page: str) -> None:
     assert "".join(Elements(page).text).count(HOSTILE) > 5
 
 
-def test_nothing_is_asked_of_the_network(page: str) -> None:
+def test_page_makes_no_network_requests(page: str) -> None:
     links = [
         value or ""
         for _, attributes in Elements(page).elements
@@ -82,25 +82,25 @@ def test_nothing_is_asked_of_the_network(page: str) -> None:
     assert "url(" not in page
 
 
-def test_the_data_of_the_runs_survive_the_page(page: str) -> None:
+def test_run_data_can_be_parsed(page: str) -> None:
     (data,) = re.findall(r'<script type="application/json" id="run-data">(.*?)</script>', page, re.DOTALL)
     rows = json.loads(data)
     assert {row["method"] for row in rows} == {"erm", f"my{HOSTILE}", HOSTILE}
     assert rows[0]["settings"]["<i>"] == HOSTILE
 
 
-def test_json_in_a_script_cannot_end_it() -> None:
+def test_json_cannot_end_its_script() -> None:
     rows = [{"name": "</script><!--\u2028"}]
-    assert "<" not in as_script(rows)
-    assert json.loads(as_script(rows)) == rows
+    assert "<" not in format_script_json(rows)
+    assert json.loads(format_script_json(rows)) == rows
 
 
-def test_ids_are_there_once(page: str) -> None:
+def test_ids_are_unique(page: str) -> None:
     ids = [attributes["id"] for _, attributes in Elements(page).elements if "id" in attributes]
     assert len(ids) == len(set(ids)) > 5
 
 
-def test_tables_say_what_their_cells_are(page: str) -> None:
+def test_tables_have_captions_and_scopes(page: str) -> None:
     elements = Elements(page).elements
     assert all(attributes.get("scope") in ("row", "col") for tag, attributes in elements if tag == "th")
     assert [tag for tag, _ in elements].count("caption") == [tag for tag, _ in elements].count("table")

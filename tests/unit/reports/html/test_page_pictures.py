@@ -1,4 +1,4 @@
-"""The pictures of a page are of the models that were chosen, and one for each thing there is to see."""
+"""The pictures on a page are of the selected models."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.html import read_material
-from domainwise.reports.html.gallery import MOST, gallery, runs_to_look_at
+from domainwise.reports.html import read_page_data
+from domainwise.reports.html.pictures import MAX_METHODS, choose_pictured_runs, draw_model_pictures
 from domainwise.selection import SELECTIONS
 from domainwise.training import RunConfig, train
 from run_folders import write_run
@@ -15,9 +15,9 @@ from run_folders import write_run
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 
 
-def looked_at(folder: Path, selection: str, **options: Any) -> Any:
-    material = read_material([folder], **options)
-    return runs_to_look_at(material, selection, SELECTIONS[selection](material.runs.frame))
+def pictured(folder: Path, selection: str, **options: Any) -> Any:
+    data = read_page_data([folder], **options)
+    return choose_pictured_runs(data, selection, SELECTIONS[selection](data.runs.frame))
 
 
 def with_models(run: Path) -> None:
@@ -25,7 +25,7 @@ def with_models(run: Path) -> None:
         (run / f"{which}.safetensors").touch()
 
 
-def test_the_chosen_runs_of_the_first_trial_on_the_hardest_domain(tmp_path: Path) -> None:
+def test_selected_runs_of_the_first_trial_on_the_hardest_domain(tmp_path: Path) -> None:
     for trial in (0, 1):
         for method, accuracy in (("erm", 0.5), ("mat", 0.7)):
             for tested in ("art", "sketch"):
@@ -41,28 +41,28 @@ def test_the_chosen_runs_of_the_first_trial_on_the_hardest_domain(tmp_path: Path
                             training=0.9 - 0.1 * draw,
                         )
                     )
-    (found,) = looked_at(tmp_path, "training_domain")
+    (found,) = pictured(tmp_path, "training_domain")
     assert (found.dataset, found.domain, found.which) == ("toy", "sketch", "best")
     assert found.folders == {name: tmp_path / f"{name}-sketch-0-0" for name in ("erm", "mat")}
-    (oracle,) = looked_at(tmp_path, "test_domain")
+    (oracle,) = pictured(tmp_path, "test_domain")
     assert oracle.which == "last"
 
 
-def test_of_variants_the_one_with_the_highest_score(tmp_path: Path) -> None:
+def test_best_variant_is_shown(tmp_path: Path) -> None:
     for epsilon, training in ((0.1, 0.7), (1.0, 0.9), (2.0, 0.8)):
         hparams = {"epsilon": epsilon}
         with_models(write_run(tmp_path / f"mat-{epsilon}", "mat", "art", hparams=hparams, training=training))
-    (found,) = looked_at(tmp_path, "training_domain", variants="split")
+    (found,) = pictured(tmp_path, "training_domain", split_variants=True)
     assert found.folders == {"mat, epsilon 1": tmp_path / "mat-1.0"}
 
 
-def test_runs_without_models_and_too_many_columns(tmp_path: Path) -> None:
+def test_runs_without_models_and_too_many_methods(tmp_path: Path) -> None:
     write_run(tmp_path / "gone", "erm", "art")
-    assert looked_at(tmp_path, "training_domain") == []
-    for number in range(MOST + 2):
+    assert pictured(tmp_path, "training_domain") == []
+    for number in range(MAX_METHODS + 2):
         with_models(write_run(tmp_path / str(number), f"method{number}", "art"))
-    (found,) = looked_at(tmp_path, "training_domain")
-    assert list(found.folders) == [f"method{number}" for number in range(MOST)]
+    (found,) = pictured(tmp_path, "training_domain")
+    assert list(found.folders) == [f"method{number}" for number in range(MAX_METHODS)]
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def test_a_picture_for_each_thing_to_see(runs: dict[str, Path]) -> None:
+def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
     seen: list[tuple[int, int]] = []
-    pictures = gallery(runs, "shift_8", on_progress=lambda _, done, total: seen.append((done, total)))
+    pictures = draw_model_pictures(runs, "shift_8", on_progress=lambda _, done, total: seen.append((done, total)))
     assert [picture.title for picture in pictures] == [
         "Where the models look (Grad-CAM)",
         "Perturbations of mat",
@@ -91,9 +91,9 @@ def test_a_picture_for_each_thing_to_see(runs: dict[str, Path]) -> None:
     assert all(picture.png for picture in pictures)
 
 
-def test_a_network_without_maps_is_said_so(tmp_path: Path) -> None:
+def test_network_without_feature_maps_raises_an_error(tmp_path: Path) -> None:
     run = train(
         RunConfig(algorithm="erm", network="mlp", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "mlp")
     ).folder
     with pytest.raises(DomainwiseError, match="Grad-CAM needs a layer"):
-        gallery({"erm": run}, "shift_8")
+        draw_model_pictures({"erm": run}, "shift_8")

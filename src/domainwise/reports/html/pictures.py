@@ -1,0 +1,218 @@
+"""Pictures of the selected models on a page: Grad-CAM, perturbations and their rank, accuracy under attack."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import polars as pl
+import torch
+from matplotlib.figure import Figure
+
+from domainwise.data.paths import OnProgress, ignore_progress
+from domainwise.errors import DomainwiseError
+from domainwise.explain.attention import measure_attention
+from domainwise.explain.perturbations import (
+    has_perturbation,
+    measure_ranks,
+    read_perturbation_history,
+    summarize_perturbation,
+)
+from domainwise.explain.plots.accuracy import plot_robustness
+from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
+from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
+from domainwise.explain.robustness import attack_run
+from domainwise.figures import render_figure
+from domainwise.reports.html.page import Picture
+from domainwise.reports.html.page_data import PageData
+from domainwise.reports.methods import Variant, sort_methods
+from domainwise.storage.run_folder import RunFolder, Which
+from domainwise.training.loading import OpenRun, open_run
+from domainwise.training.registry import AnyDataset
+
+# With more methods than this, the columns of a picture are too narrow.
+MAX_METHODS = 8
+
+# Small enough that a page takes half a minute.
+_NUM_EXAMPLES = 5
+_NUM_ATTACKED = 200
+_ATTACK_STEPS = 10
+_RADII = (0.0, 0.25, 0.5, 1.0, 2.0)
+_NUM_STACKED = 128
+_DPI = 100
+
+
+@dataclass(frozen=True)
+class PicturedRuns:
+    """The runs of one trial on one dataset whose models are shown, by the names of their methods on the page.
+
+    Args:
+        domain: the test domain with the lowest accuracy, averaged over methods.
+        which: the model of each run that the selection rule refers to.
+    """
+
+    dataset: str
+    domain: str
+    which: Which
+    folders: dict[str, Path]
+
+
+def choose_pictured_runs(data: PageData, selection: str, selected: pl.DataFrame) -> list[PicturedRuns]:
+    """Return the selected runs of the first trial, per dataset; of a method's variants, the one with the best score."""
+    which: Which = "last" if selection == "test_domain" else "best"
+    has_model = pl.col("run").map_elements(lambda run: RunFolder(run).has_weights(which), return_dtype=pl.Boolean)
+    choices = []
+    for dataset in selected["dataset"].unique(maintain_order=True):
+        models = selected.filter(pl.col("dataset") == dataset, has_model)
+        if models.is_empty():
+            continue
+        means = models.group_by("test_domain", maintain_order=True).agg(pl.col("accuracy").mean())
+        domain = means.sort("accuracy", maintain_order=True)["test_domain"][0]
+        models = models.filter(pl.col("test_domain") == domain).filter(pl.col("trial") == pl.col("trial").min())
+        models = models.sort("score", descending=True, maintain_order=True)
+        best: dict[str, str] = {}
+        for name in models["algorithm"]:
+            best.setdefault(data.variants.get(name, Variant(name)).method, name)
+        runs = dict(models.select("algorithm", "run").iter_rows())
+        names = sort_methods(best.values(), data.variants)[:MAX_METHODS]
+        choices.append(PicturedRuns(dataset, domain, which, {name: Path(runs[name]) for name in names}))
+    return choices
+
+
+def draw_selected_models(
+    data: PageData,
+    selection: str,
+    selected: pl.DataFrame,
+    *,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> list[Picture]:
+    """Return the pictures of all datasets; one that could not be opened is left out with a warning."""
+    pictures: list[Picture] = []
+    for runs in choose_pictured_runs(data, selection, selected):
+        try:
+            pictures += draw_model_pictures(
+                runs.folders,
+                runs.domain,
+                which=runs.which,
+                dataset=dataset,
+                data_dir=data_dir,
+                on_progress=on_progress,
+            )
+        except DomainwiseError as error:
+            warnings.warn(f"no pictures of {runs.dataset}: {error}", stacklevel=2)
+    return pictures
+
+
+def draw_model_pictures(
+    folders: Mapping[str, Path],
+    domain: str,
+    *,
+    which: Which = "best",
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    device: torch.device | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> list[Picture]:
+    """Return pictures of runs of one trial on one dataset.
+
+    Args:
+        folders: the run folders, by the names of their methods on the page.
+        domain: whose images are explained and attacked.
+        which: the model of each run.
+        dataset: the images, if they are not those the runs were trained on.
+        data_dir: folder that contains the datasets.
+        device: where the models run (default: cpu).
+        on_progress: called with a task, how much of it is done, and the total.
+    """
+    runs = {label: open_run(folder, dataset=dataset, data_dir=data_dir) for label, folder in folders.items()}
+    steps: Sequence[Callable[[], list[Picture]]] = (
+        lambda: [_draw_grad_cam(runs, domain, which, device)],
+        lambda: _draw_perturbations(runs, device),
+        lambda: [_draw_robustness(runs, domain, which, device)],
+    )
+    pictures: list[Picture] = []
+    for done, draw in enumerate(steps):
+        on_progress("pictures for the page", done, len(steps))
+        pictures += draw()
+    on_progress("pictures for the page", len(steps), len(steps))
+    return pictures
+
+
+def _draw_grad_cam(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
+    first = next(iter(runs.values()))
+    examples = sample_examples(first, domain, min(_NUM_EXAMPLES, len(first.splits[domain].main)))
+    caption = (
+        f"The same images of {domain}, which no model was trained on; a green frame marks a correct prediction. "
+        "Heat is the evidence for the predicted class, scaled per map."
+    )
+    try:
+        figure = plot_gradcam(runs, examples, which=which, device=device)
+    except DomainwiseError as error:
+        raise DomainwiseError(f"Grad-CAM failed: {error}") from error
+    return _build_picture(
+        "Where the models look (Grad-CAM)", caption + _describe_attention(runs, domain, which, device), figure
+    )
+
+
+def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> str:
+    """Return the share of the heat on the object as a sentence; empty for data without masks."""
+    device = device or torch.device("cpu")
+    attention = {
+        label: measure_attention(run, device, which=which, domains=[domain]).get(domain) for label, run in runs.items()
+    }
+    measured = {label: each for label, each in attention.items() if each is not None and each.images}
+    if not measured:
+        return ""
+    shares = "; ".join(f"{label} {100 * each.share:.1f} %" for label, each in measured.items())
+    coverage = next(iter(measured.values())).coverage
+    return (
+        f" Share of the heat on the object, over all {domain} images: {shares}. "
+        f"The object covers {100 * coverage:.1f} % of the image."
+    )
+
+
+def _draw_perturbations(runs: Mapping[str, OpenRun], device: torch.device | None) -> list[Picture]:
+    perturbed = {
+        label: run
+        for label, run in runs.items()
+        if has_perturbation(run.algorithm()) and len(run.dataset.image_shape) == 3
+    }
+    pictures, rank_rows = [], []
+    for label, run in perturbed.items():
+        learned = replace(summarize_perturbation(run), run=label)
+        scope = "one per domain" if learned.is_kept else "computed per image; shown for the image on the left"
+        caption = f"What {label} adds to the images of each training domain, {scope}. Radius {learned.epsilon:g}."
+        figure = plot_perturbation(learned, read_perturbation_history(run))
+        pictures.append(_build_picture(f"Perturbations of {label}", caption, figure))
+        if learned.components is not None:
+            caption = "The components that the perturbation of each domain is mixed from, and their weights."
+            pictures.append(_build_picture(f"Components of {label}", caption, plot_components(learned)))
+        rank_rows += [replace(each, run=label) for each in measure_ranks(run, _NUM_STACKED, device)]
+    if rank_rows:
+        caption = (
+            f"Left: rank of the matrix of the perturbations of {_NUM_STACKED} images per domain. Right: rank of a "
+            "single perturbation. Sharing a perturbation lowers the first, a low-rank product the second."
+        )
+        pictures.append(_build_picture("Ranks of the perturbations", caption, plot_ranks(rank_rows)))
+    return pictures
+
+
+def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
+    rows = [
+        {"label": label, **asdict(each)}
+        for label, run in runs.items()
+        for each in attack_run(
+            run, domains=[domain], radii=_RADII, steps=_ATTACK_STEPS, images=_NUM_ATTACKED, which=which, device=device
+        )
+    ]
+    caption = (
+        f"Accuracy on {_NUM_ATTACKED} images of {domain} under attack, {_ATTACK_STEPS} steps each: one perturbation "
+        "for all images of the domain, computed on its holdout, or one per image."
+    )
+    return _build_picture("Accuracy under attack", caption, plot_robustness(pl.DataFrame(rows)))
+
+
+def _build_picture(title: str, caption: str, figure: Figure) -> Picture:
+    return Picture(title, caption, f"{title}. {caption}", png=render_figure(figure, "png", _DPI))
