@@ -1,4 +1,4 @@
-"""Pictures of a page for the docs, as a wide window and a phone show it.
+"""Screenshots of a page for the docs: in a wide window and on a phone.
 
 domainwise demo
 python benchmarks/page_screenshots.py demo.html docs
@@ -26,10 +26,10 @@ def main() -> None:
         for name, (width, height) in WINDOWS.items():
             window = browser.new_page(viewport={"width": width, "height": height})
             window.goto(options.page.resolve().as_uri())
-            picture = Image.open(io.BytesIO(window.screenshot())).convert("RGB")
+            screenshot = Image.open(io.BytesIO(window.screenshot())).convert("RGB")
             file = options.folder / f"page_{name}.png"
-            picture.quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
-            print(f"{file}: {picture.width} x {picture.height}, {file.stat().st_size // 1024} kB")
+            screenshot.quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
+            print(f"{file}: {screenshot.width} x {screenshot.height}, {file.stat().st_size // 1024} kB")
         browser.close()
 
 

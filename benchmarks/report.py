@@ -1,9 +1,9 @@
-"""How long a report takes: 10,000 records of 500 runs, from the folders to markdown.
+"""Time of a report on 10,000 records of 500 runs, from the folders to Markdown.
 
     python benchmarks/report.py
 
-The runs are made up, each record about as large as a real one of MAT (1.5 kB): 4 datasets, 5 methods, 3 trials, and
-draws as far as the runs go. Every part is timed on its own, the best of the rounds counts, and imports do not.
+The runs are synthetic, with records as large as real ones of MAT (1.5 kB): 4 datasets, 5 methods, 3 trials, and as many
+draws as the number of runs allows. Each part is timed separately, without imports; the fastest round counts.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from domainwise.reports import FORMATS, make_report
+from domainwise.reports import FORMATS, build_report
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import read_runs
 
@@ -39,17 +39,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         size = write_runs(Path(folder), options.runs)
         print(f"{options.runs} runs, {options.runs * len(STEPS)} records, {size / 1e6:.1f} MB")
-        read, runs = best(options.rounds, lambda: read_runs([Path(folder)]))
-    select, _ = best(options.rounds, lambda: SELECTIONS["training_domain"](runs.frame))
-    make, report = best(options.rounds, lambda: make_report(runs, ["training_domain"], versus="erm"))
-    write, text = best(options.rounds, lambda: FORMATS["markdown"](report))
-    print(f"read {read:.3f} s, select and make tables {make:.3f} s (select {select:.3f} s), markdown {write:.3f} s")
-    print(f"all {read + make + write:.3f} s, for {len(report.tables)} tables, {len(text.splitlines())} lines")
+        read, runs = measure(options.rounds, lambda: read_runs([Path(folder)]))
+    select, _ = measure(options.rounds, lambda: SELECTIONS["training_domain"](runs.frame))
+    build, report = measure(options.rounds, lambda: build_report(runs, compare_to="erm"))
+    write, text = measure(options.rounds, lambda: FORMATS["markdown"](report))
+    print(f"read {read:.3f} s, select and build tables {build:.3f} s (select {select:.3f} s), markdown {write:.3f} s")
+    print(f"total {read + build + write:.3f} s, for {len(report.tables)} tables, {len(text.splitlines())} lines")
 
 
 def write_runs(folder: Path, count: int) -> int:
-    """Write run folders as training leaves them; returns the bytes of their records."""
-    chance = random.Random(0)
+    """Write run folders as training does; return the size of their records in bytes."""
+    generator = random.Random(0)
     seeds = itertools.product(range(10), range(3))
     all_runs = (
         (dataset, method, tested, draw, trial)
@@ -60,7 +60,9 @@ def write_runs(folder: Path, count: int) -> int:
     )
     size = 0
     for number, (dataset, method, tested, draw, trial) in enumerate(itertools.islice(all_runs, count)):
-        lines = [json.dumps(record(chance, step, dataset, method, tested, draw, trial)) + "\n" for step in STEPS]
+        lines = [
+            json.dumps(make_record(generator, step, dataset, method, tested, draw, trial)) + "\n" for step in STEPS
+        ]
         run = folder / f"run_{number:04d}"
         run.mkdir()
         (run / "records.jsonl").write_text("".join(lines))
@@ -70,8 +72,8 @@ def write_runs(folder: Path, count: int) -> int:
     return size
 
 
-def record(
-    chance: random.Random, step: int, dataset: str, method: str, tested: str, draw: int, trial: int
+def make_record(
+    generator: random.Random, step: int, dataset: str, method: str, tested: str, draw: int, trial: int
 ) -> dict[str, object]:
     domains = DATASETS[dataset]
     trained = [name for name in domains if name != tested]
@@ -86,32 +88,32 @@ def record(
         "validation_domains": [],
         "test_domains": [tested],
         "roles": "left_out",
-        "hparams": {"batch_size": 64, "dropout": 0.1, "lr": chance.random() * 1e-4, "epsilon": 0.1, "count": 10},
+        "hparams": {"batch_size": 64, "dropout": 0.1, "lr": generator.random() * 1e-4, "epsilon": 0.1, "count": 10},
         "accuracy": {
-            name: {"holdout": chance.random(), **({"main": chance.random()} if name == tested else {})}
+            name: {"holdout": generator.random(), **({"main": generator.random()} if name == tested else {})}
             for name in domains
         },
-        "loss": chance.random(),
-        "seconds_per_step": chance.random(),
+        "loss": generator.random(),
+        "seconds_per_step": generator.random(),
         "perturbation": {
             name: {
-                "norm": chance.random(),
-                "weights": [chance.random() for _ in range(10)],
-                "singular_values": [chance.random() for _ in range(5)],
+                "norm": generator.random(),
+                "weights": [generator.random() for _ in range(10)],
+                "singular_values": [generator.random() for _ in range(5)],
             }
             for name in trained
         },
     }
 
 
-def best(rounds: int, work: Callable[[], T]) -> tuple[float, T]:
-    """Seconds of the fastest round, and what it gave."""
+def measure(rounds: int, work: Callable[[], T]) -> tuple[float, T]:
+    """Return the seconds of the fastest round, and the result."""
     seconds = []
     for _ in range(rounds):
         start = time.perf_counter()
-        outcome = work()
+        result = work()
         seconds.append(time.perf_counter() - start)
-    return min(seconds), outcome
+    return min(seconds), result
 
 
 if __name__ == "__main__":

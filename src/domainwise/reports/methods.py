@@ -119,7 +119,7 @@ def read_settings(run: StoredRun) -> Mapping[str, Any]:
     if config:
         return config
     try:
-        records = run.records[0]
+        records = run.read_records()[0]
     except DomainwiseError:  # the notes below the tables report it
         records = []
     return {"hparams": records[-1].get("hparams", {})} if records else {}

@@ -71,7 +71,7 @@ class _Reader:
     def add(self, run: StoredRun) -> None:
         """Add all rows of a run, or none. If a step was recorded twice, its later records count."""
         try:
-            records, is_truncated = run.records
+            records, is_truncated = run.read_records()
         except DomainwiseError as error:
             self.notes.append(f"{run.path} skipped: {error}")
             return

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -71,22 +72,35 @@ def sign_flip_test(differences: NDArray[np.float64]) -> float:
     All sign patterns are tried up to `MAX_EXACT_PAIRS` pairs, beyond that `NUM_RESAMPLES` seeded random ones.
     """
     # Imported here: scipy.stats takes longer than a report without a test.
-    from scipy.stats import permutation_test
+    from scipy.stats import monte_carlo_test, permutation_test
 
     if len(differences) == 1:  # scipy wants two; both signs of one pair are equally extreme
         return 1.0
-    scale = np.abs(differences).max() or 1.0
-    result = permutation_test(
-        (differences / scale,),
+    scaled = differences / (np.abs(differences).max() or 1.0)
+    generator = np.random.default_rng(0)
+
+    def sum_rounded(values: NDArray[np.float64], axis: int) -> Any:
         # Sums of the same numbers in another order differ in their last bits, and must still count as equal.
-        lambda values, axis: np.round(values.sum(axis=axis), 9),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=2**MAX_EXACT_PAIRS if len(differences) <= MAX_EXACT_PAIRS else NUM_RESAMPLES,
-        batch=10_000,
-        rng=np.random.default_rng(0),
+        return np.round(values.sum(axis=axis), 9)
+
+    def flip_signs(size: tuple[int, ...]) -> NDArray[np.float64]:
+        return scaled * (1 - 2 * generator.integers(0, 2, size, dtype=np.int8))
+
+    if len(scaled) <= MAX_EXACT_PAIRS:
+        exact = permutation_test(
+            (scaled,),
+            sum_rounded,
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=2**MAX_EXACT_PAIRS,
+            batch=10_000,
+        )
+        return float(exact.pvalue)
+    # Draws all sign patterns of a batch at once, which permutation_test does pair by pair.
+    sampled = monte_carlo_test(
+        scaled, flip_signs, sum_rounded, vectorized=True, n_resamples=NUM_RESAMPLES, batch=10_000
     )
-    return float(result.pvalue)
+    return float(sampled.pvalue)
 
 
 def smallest_p_value(pairs: int) -> float:

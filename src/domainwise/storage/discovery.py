@@ -42,7 +42,7 @@ _DOMAINBED_ALGORITHMS = (
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run found on disk. Its files are read on first use, and once."""
+    """A run found on disk. Its status and config are read on first use, and once."""
 
     path: Path
     is_domainbed: bool = False
@@ -64,9 +64,10 @@ class StoredRun:
     def records_file(self) -> Path:
         return self.path / _DOMAINBED_FILE if self.is_domainbed else RunFolder(self.path).records_file
 
-    @cached_property
-    def records(self) -> tuple[list[Record], bool]:
-        """The records, and whether an incomplete last line was dropped.
+    def read_records(self) -> tuple[list[Record], bool]:
+        """Return the records, and whether an incomplete last line was dropped.
+
+        They are not kept: the records of all runs would take several times the memory of their files.
 
         Raises:
             DomainwiseError: the file is damaged.

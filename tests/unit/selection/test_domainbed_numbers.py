@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from selection_by_hand import Record, averages, cells_of, choose, domain_cells, random_sweep, record, run_name
 
-from domainwise.reports import make_report
+from domainwise.reports import build_report
 from domainwise.selection.runs import Runs, read_runs
+from selection_by_hand import Record, averages, cells_of, choose, domain_cells, random_sweep, record, run_name
 
 Numbers = dict[tuple[str, ...], tuple[float, float]]
 
@@ -43,7 +43,7 @@ def shown(runs: Runs, selection: str) -> tuple[Numbers, Numbers]:
     """Mean and error of all filled cells, by domain and on average; one trial has no error, and DomainBed shows 0."""
     by_domain: Numbers = {}
     on_average: Numbers = {}
-    for table in make_report(runs, (selection,)).tables:
+    for table in build_report(runs, (selection,)).tables:
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell.mean is not None and column.kind == "domain":

@@ -117,7 +117,7 @@ def format_script_json(rows: Sequence[Mapping[str, Any]]) -> Markup:
 def _collect(run: StoredRun, row: Mapping[str, Any] | None, planned: PlannedRun | None) -> PageRun:
     config, classes = run.config["config"], run.config["data"].get("classes")
     try:
-        records = run.records[0]
+        records = run.read_records()[0]
     except DomainwiseError:  # the notes report it
         records = []
     is_counted = row is not None
