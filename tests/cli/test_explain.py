@@ -57,11 +57,11 @@ def test_the_figure_and_the_table(runs: Path, tmp_path: Path, domainwise: Callab
     assert picture.read_bytes().startswith(PNG)
     table = parse_rows(result.out)
     assert table["method"] == ["shift_0", "shift_8"]
-    found = [measure_attention(open_run(runs / name), torch.device("cpu")) for name in ("erm-0", "erm-1")]
+    attention = [measure_attention(open_run(runs / name), torch.device("cpu")) for name in ("erm-0", "erm-1")]
     for cell, domain in zip(table["erm"], ("shift_0", "shift_8"), strict=True):
-        one, two = (100 * each[domain].share for each in found)
+        one, two = (100 * each[domain].share for each in attention)
         assert cell == f"{(one + two) / 2:.1f} ± {abs(one - two) / 2 / 2**0.5:.1f}"
-        coverage = sum(100 * each[domain].coverage for each in found) / 2
+        coverage = sum(100 * each[domain].coverage for each in attention) / 2
         assert table["uniform attention"][("shift_0", "shift_8").index(domain)] == f"{coverage:.1f}"
 
 
@@ -100,8 +100,8 @@ def test_the_true_class_and_the_last_model(runs: Path, tmp_path: Path, domainwis
     words = ("--target", "true", "--which", "last", "--images", 1, "-o", tmp_path / "maps.png", "--markdown")
     result = domainwise("explain", runs / "erm-0", *words)
     assert result.code == 0, result.err
-    found = measure_attention(open_run(runs / "erm-0"), torch.device("cpu"), which="last", target="true")
-    assert parse_rows(result.out)["erm"] == [f"{100 * each.share:.1f}" for each in found.values()]
+    attention = measure_attention(open_run(runs / "erm-0"), torch.device("cpu"), which="last", target="true")
+    assert parse_rows(result.out)["erm"] == [f"{100 * each.share:.1f}" for each in attention.values()]
     assert "(true class)" in result.out
 
 

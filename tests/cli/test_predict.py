@@ -49,8 +49,8 @@ def test_json_has_the_models_probabilities(domainwise: Call, run: Path, pictures
     model, domain = load_model(run, "last"), silhouettes(0, **COUNTS).domains[0]
     with torch.no_grad():
         expected = model(domain.images[:6].float() / 255).softmax(1)
-    found = np.array([[row["probabilities"][name] for name in ("cow", "camel")] for row in rows])
-    assert found == pytest.approx(expected.numpy(), abs=1e-5)
+    probabilities = np.array([[row["probabilities"][name] for name in ("cow", "camel")] for row in rows])
+    assert probabilities == pytest.approx(expected.numpy(), abs=1e-5)
     assert [row["class"] for row in rows] == [("cow", "camel")[index] for index in expected.argmax(1)]
     assert [row["probability"] for row in rows] == pytest.approx(expected.max(1).values.tolist(), abs=1e-5)
 

@@ -174,7 +174,7 @@ def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
     )
     frame = runs.frame.with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
     if frame.is_empty():
-        raise DomainwiseError(f"there are no finished runs in {', '.join(map(str, paths))}")
+        raise DomainwiseError(f"no finished runs in {', '.join(map(str, paths))}")
     if frame["dataset"].n_unique() > 1:
         names = ", ".join(sorted(frame["dataset"].unique()))
         raise DomainwiseError(f"the runs are of several datasets ({names}); give runs of one dataset")

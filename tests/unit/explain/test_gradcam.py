@@ -194,8 +194,8 @@ def test_the_maximum_is_at_the_patch_that_decides(inplace: bool) -> None:
     assert maps.shape == (len(PLACES), SIZE, SIZE)
     assert maps.amax((1, 2)).tolist() == pytest.approx([1] * len(PLACES))
     assert maps.min() >= 0
-    for found, (row, column) in zip(find_maxima(maps), PLACES, strict=True):
-        assert (found[0] // 8, found[1] // 8) == (row // 8, column // 8)
+    for maximum, (row, column) in zip(find_maxima(maps), PLACES, strict=True):
+        assert (maximum[0] // 8, maximum[1] // 8) == (row // 8, column // 8)
 
 
 def test_maps_follow_the_definition() -> None:

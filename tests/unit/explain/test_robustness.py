@@ -72,7 +72,7 @@ def test_a_large_radius_costs_accuracy(run: OpenRun) -> None:
     results = attack_run(run, domains=["style_0"], radii=[0, 0.5, 4], steps=5, which="last", images=60)
     sample = {each.radius: each.accuracy for each in results if each.kind == "sample"}
     domain = {each.radius: each.accuracy for each in results if each.kind == "domain"}
-    assert sample[0] > 0.6  # or there would be nothing to lose
+    assert sample[0] > 0.6  # better than chance, so that there is accuracy to lose
     assert sample[4] <= sample[0.5] <= sample[0]
     assert sample[4] < sample[0] - 0.3
     assert domain[4] < domain[0]
