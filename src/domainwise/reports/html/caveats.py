@@ -127,7 +127,10 @@ def _check_missing(tables: Iterable[Table], grids: Sequence[Grid]) -> list[Cavea
         }
         if table.title in by_dataset and reasons:
             lines = " ".join(footnotes.format_reasons(reasons, by_dataset[table.title]))
-            text = f"{pluralize(len(reasons), 'cell')} of {table.title} with missing runs or trials: {_shorten(lines)}"
+            verb = "has" if len(reasons) == 1 else "have"
+            text = (
+                f"{pluralize(len(reasons), 'cell')} of {table.title} {verb} missing runs or trials: {_shorten(lines)}"
+            )
             selections.setdefault(text, []).append(table.selection)
     return [Caveat("missing", f"Selected by {' or '.join(names)}, {text}") for text, names in selections.items()]
 

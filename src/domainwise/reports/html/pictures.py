@@ -162,11 +162,11 @@ def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, 
     attention = {
         label: measure_attention(run, device, which=which, domains=[domain]).get(domain) for label, run in runs.items()
     }
-    measured = {label: each for label, each in attention.items() if each is not None and each.images}
-    if not measured:
+    with_masks = {label: each for label, each in attention.items() if each is not None and each.images}
+    if not with_masks:
         return ""
-    shares = "; ".join(f"{label} {100 * each.share:.1f} %" for label, each in measured.items())
-    coverage = next(iter(measured.values())).coverage
+    shares = "; ".join(f"{label} {100 * each.share:.1f} %" for label, each in with_masks.items())
+    coverage = next(iter(with_masks.values())).coverage
     return (
         f" Share of the heat on the object, over all {domain} images: {shares}. "
         f"The object covers {100 * coverage:.1f} % of the image."

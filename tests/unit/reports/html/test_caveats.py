@@ -67,7 +67,7 @@ def test_missing_cells_with_reasons(tmp_path: Path) -> None:
     for trial in range(3):
         write_run(tmp_path / f"mat{trial}", "mat", "art", trial=trial)
     said = text(tmp_path, "missing", "training_domain", "test_domain")
-    assert said.startswith("Selected by training_domain or test_domain, 2 cells of toy with missing runs or trials")
+    assert said.startswith("Selected by training_domain or test_domain, 2 cells of toy have missing runs or trials")
     assert "mat on cartoon, sketch: no runs." in said
 
 
