@@ -1,6 +1,7 @@
 """A run's perturbations: summaries match records, offsets stay in the ball, ranks match numpy, plots are complete."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,19 @@ def test_the_figure_of_components(trained: Trained) -> None:
         figure = plot_components(summary)
         figure.draw_without_rendering()
         assert len(figure.axes) == panels
+
+
+def test_no_cosine_is_cut_off(trained: Trained) -> None:
+    run = trained("uat")
+    history = replace(
+        read_perturbation_history(run),
+        cosine_to_previous=torch.tensor([[torch.nan, torch.nan], [-0.9, 0.5], [0.1, 0.2]]),
+        cosine_to_last=torch.tensor([[0.1, 0.2], [0.3, 0.4], [1.0, 1.0]]),
+    )
+    panels = [
+        axes for axes in plot_perturbation(summarize_perturbation(run), history).axes if axes.get_ylim()[1] == 1.05
+    ]
+    assert [panel.get_ylim()[0] for panel in panels] == [pytest.approx(-0.95)] * 2
 
 
 @pytest.mark.parametrize("channels", [1, 2])

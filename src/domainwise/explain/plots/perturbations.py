@@ -120,10 +120,12 @@ def _plot_directions(panel: Axes, history: PerturbationHistory, index: int) -> N
         (history.cosine_to_last, "tab:blue", "to the last"),
     ):
         panel.plot(history.snapshot_steps, cosines[:, index].tolist(), color=color, marker=".", label=label)
-    panel.set_ylim(min(-0.05, float(history.cosine_to_last.min()) - 0.05), 1.05)
+    # The first snapshot has no previous one: its cosine is NaN.
+    lowest = min(float(history.cosine_to_last.min()), float(history.cosine_to_previous.nan_to_num(1.0).min()))
+    panel.set_ylim(min(-0.05, lowest - 0.05), 1.05)
     panel.set_xlabel("step", fontsize=8)
     if index == 0:
-        panel.legend(fontsize=7, loc="lower right")
+        panel.legend(fontsize=7)
     _style(panel)
 
 
