@@ -1,7 +1,16 @@
 """Model selection: which record of which run a table may show, and how sure its numbers are. Imports no torch."""
 
-from domainwise.selection.frame import build_frame
-from domainwise.selection.rules import SELECTIONS
-from domainwise.selection.runs import Runs, read_runs
+from typing import TYPE_CHECKING
+
+from domainwise.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from domainwise.selection.frame import build_frame
+    from domainwise.selection.rules import SELECTIONS
+    from domainwise.selection.runs import Runs, read_runs
 
 __all__ = ["SELECTIONS", "Runs", "build_frame", "read_runs"]
+
+__getattr__ = export_lazily(
+    __name__, {"SELECTIONS": "rules", "Runs": "runs", "build_frame": "frame", "read_runs": "runs"}
+)

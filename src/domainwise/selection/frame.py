@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
+
+from domainwise.selection.score import dataset_label, training_score, validation_score
 
 SCHEMA: Mapping[str, Any] = {
     "run": pl.String,
@@ -61,7 +62,7 @@ def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
     is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
     integers = [_parse_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
     label = dataset_label(str(record["dataset"]), record["train_domains"], record.get("roles"))
-    training, validation = _training_score(record), _validation_score(record)
+    training, validation = training_score(record), validation_score(record)
     return [
         (
             *(run, label, str(record["algorithm"]), *integers, test_domains),
@@ -71,31 +72,6 @@ def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
         )
         for name in test_domains
     ]
-
-
-def selection_score(record: Mapping[str, Any]) -> float:
-    """Return the score that a run's best model has the highest of: `validation` if there is one, else `training`."""
-    score = _validation_score(record) if record["validation_domains"] else _training_score(record)
-    return 0.0 if score is None else score
-
-
-def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:
-    """Return the dataset's name in tables; trained on a few named domains only, it is a task of its own."""
-    return f"{name} from {', '.join(train_domains)}" if roles == "named" else name
-
-
-def _training_score(record: Mapping[str, Any]) -> float | None:
-    return _mean([record["accuracy"][name].get("holdout") for name in record["train_domains"]])
-
-
-def _validation_score(record: Mapping[str, Any]) -> float | None:
-    return _mean([record["accuracy"][name].get("main") for name in record["validation_domains"]])
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    # numpy's sum rounds as DomainBed does, so ties there are ties here. np.mean is several times slower.
-    measured = [value for value in values if value is not None]
-    return float(np.add.reduce(measured)) / len(measured) if measured and len(measured) == len(values) else None
 
 
 def _parse_float(value: float | None) -> float | None:

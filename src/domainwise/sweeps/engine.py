@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from domainwise.errors import DomainwiseError, in_one_line
 from domainwise.storage.run_folder import RunIsBusy
 from domainwise.training import RunConfig, RunResult, train
+from domainwise.training.registry import DatasetCache
 from domainwise.training.trainer import OnRecord, OnStep
 
-# A run whose process dies is started this often: a shortage of memory may pass, a broken library will not.
+# How often a run whose process dies is started: a shortage of memory may pass, a broken library will not.
 MAX_ATTEMPTS = 3
-_PATIENCE = 30.0
+_SECONDS_TO_WAIT = 30.0
 
 
 class RunFailed(Exception):
@@ -53,15 +54,17 @@ def train_when_free(
     config: RunConfig,
     on_step: OnStep,
     should_stop: Callable[[], bool],
+    *,
     on_record: OnRecord = lambda record: None,
+    datasets: DatasetCache | None = None,
 ) -> RunResult:
-    """Train, and wait if another process is still in the folder: a killed one may take a moment to end."""
-    until = time.monotonic() + _PATIENCE
+    """Train, and wait while another process is still in the folder: one that was killed may take a moment to end."""
+    deadline = time.monotonic() + _SECONDS_TO_WAIT
     while True:
         try:
-            return train(config, on_step=on_step, on_record=on_record, should_stop=should_stop)
+            return train(config, on_step=on_step, on_record=on_record, should_stop=should_stop, datasets=datasets)
         except RunIsBusy:
-            if time.monotonic() > until or should_stop():
+            if time.monotonic() > deadline or should_stop():
                 raise
             time.sleep(0.5)
 

@@ -1,34 +1,35 @@
-"""Runs carried out by worker processes of this machine, which are used again from run to run."""
+"""Runs configs in worker processes on this machine; each worker trains one run after another."""
 
 import multiprocessing
 import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
 
 from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, available_cpus, format_failure, train_when_free
+from domainwise.sweeps.fork_server import start_fork_server, worker_context
 from domainwise.training import RunConfig, RunInterrupted, RunResult
 from domainwise.training.device import keep_freed_memory
+from domainwise.training.registry import DatasetCache
 
-_CONTEXT = multiprocessing.get_context("spawn")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def run_all(
     configs: Sequence[RunConfig], callbacks: EngineCallbacks | None = None, *, workers: int
 ) -> list[RunResult | None]:
-    """Carry out every config, `workers` at a time; their results in order, None for a run that failed.
+    """Train every config, `workers` at a time, and return the results in order, with None for a run that failed.
 
-    The machine's processors are divided among the workers, and its GPUs are dealt out to them.
+    The workers share the CPUs equally, and each gets one of the GPUs.
     """
     workers = max(1, min(workers, len(configs)))
     return _Pool(configs, workers, callbacks or EngineCallbacks()).run()
@@ -36,66 +37,73 @@ def run_all(
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    """A worker process, its end of the pipe, and the index of the run it trains."""
+
+    process: BaseProcess
     pipe: "Connection[Any, Any]"
     run: int | None = None
 
 
 class _Pool:
-    """The parent's side: who works on what, and what comes back."""
+    """The workers and the queue of runs, in the parent process."""
 
     def __init__(self, configs: Sequence[RunConfig], workers: int, callbacks: EngineCallbacks) -> None:
         threads = max(1, available_cpus() // workers)
         self.configs = [replace(config, threads=config.threads or threads) for config in configs]
         self.callbacks = callbacks
-        self.waiting = deque(range(len(configs)))
+        self.queue = deque(range(len(configs)))
         self.attempts: Counter[int] = Counter()
         self.results: list[RunResult | None] = [None] * len(configs)
-        self.stop = _CONTEXT.Event()
+        self.context = worker_context()
+        self.stop = self.context.Event()
         self.gpus = _visible_gpus()
-        self.workers = [self._started(number) for number in range(workers)]
+        self.workers = [self._start_worker(number) for number in range(workers)]
 
     def run(self) -> list[RunResult | None]:
         try:
-            while self._hand_out():
+            while self._assign_runs():
                 ends: list[Any] = [end for each in self.workers for end in (each.pipe, each.process.sentinel)]
                 wait(ends, timeout=0.2)
                 for number, worker in enumerate(self.workers):
-                    self._listen(worker)
+                    self._receive(worker)
                     if not worker.process.is_alive():
-                        self._listen(worker)  # what it said last
-                        self._bury(worker)
-                        self.workers[number] = self._started(number)
+                        self._receive(worker)  # what it sent before it died
+                        self._requeue(worker)
+                        self.workers[number] = self._start_worker(number)
                 if self.callbacks.should_stop():
-                    raise RunInterrupted(f"{self._finished()} of {len(self.configs)} runs are done")
+                    done = sum(result is not None for result in self.results)
+                    raise RunInterrupted(f"{done} of {len(self.configs)} runs are done")
         finally:
-            self._end()
+            self._shut_down()
         return self.results
 
-    def _finished(self) -> int:
-        return sum(result is not None for result in self.results)
+    def _start_worker(self, number: int) -> _Worker:
+        start_fork_server()
+        pipe, worker_pipe = self.context.Pipe()
+        environment = dict(os.environ)
+        if self.gpus:
+            environment[_GPUS] = self.gpus[number % len(self.gpus)]
+        process = self.context.Process(  # type: ignore[attr-defined]
+            target=_work, args=(worker_pipe, self.stop, environment), daemon=True
+        )
+        process.start()
+        worker_pipe.close()
+        return _Worker(process, pipe)
 
-    def _started(self, number: int) -> _Worker:
-        here, there = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=_work, args=(there, self.stop), daemon=True)
-        with _environment(_GPUS, self.gpus[number % len(self.gpus)] if self.gpus else None):
-            process.start()
-        there.close()
-        return _Worker(process, here)
-
-    def _hand_out(self) -> bool:
-        """Give idle workers something to do; False when nothing is left and nobody works."""
+    def _assign_runs(self) -> bool:
+        """Give idle workers the next runs; return whether any worker has a run."""
         for worker in self.workers:
-            if worker.run is None and self.waiting:
-                run = self.waiting.popleft()
+            if worker.run is None and self.queue:
+                run = self.queue.popleft()
                 with suppress(BrokenPipeError):
-                    # A worker that has died meanwhile is found out as one that died at this run.
+                    # A worker that has just died is treated as one that died during this run.
                     worker.pipe.send((run, self.configs[run]))
                 worker.run = run
                 self.attempts[run] += 1
         return any(worker.run is not None for worker in self.workers)
 
-    def _listen(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
+        """Pass on what a worker has sent."""
         with suppress(EOFError, ConnectionResetError):
             while worker.pipe.poll():
                 run, kind, content = worker.pipe.recv()
@@ -109,44 +117,49 @@ class _Pool:
                 elif kind == "failed":
                     self.callbacks.on_failed(run, content)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _requeue(self, worker: _Worker) -> None:
+        """Put the run of a dead worker back first in the queue, or report it as failed after too many attempts."""
         worker.process.join()
         worker.pipe.close()
         if worker.run is None:
             return
         if self.attempts[worker.run] < MAX_ATTEMPTS:
-            self.waiting.appendleft(worker.run)
+            self.queue.appendleft(worker.run)
         else:
             code = worker.process.exitcode or 0
-            how = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            self.callbacks.on_failed(worker.run, f"its process died {MAX_ATTEMPTS} times, last by {how}")
+            cause = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.callbacks.on_failed(worker.run, f"its process died {MAX_ATTEMPTS} times, last by {cause}")
 
-    def _end(self) -> None:
-        """Let runs that are under way save, and end the workers."""
+    def _shut_down(self) -> None:
+        """Let the current runs save, and end the workers."""
         self.stop.set()
         for worker in self.workers:
             with suppress(OSError):
                 worker.pipe.send(None)
         for worker in self.workers:
-            # A pipe that nobody reads from would block a worker that has much to say.
             while worker.process.is_alive():
-                self._drain(worker)
+                # A full pipe that is not read would block the worker.
+                with suppress(EOFError, ConnectionResetError):
+                    while worker.pipe.poll():
+                        worker.pipe.recv()
                 worker.process.join(timeout=0.05)
             worker.pipe.close()
 
-    def _drain(self, worker: _Worker) -> None:
-        with suppress(EOFError, ConnectionResetError):
-            while worker.pipe.poll():
-                worker.pipe.recv()
 
+def _work(pipe: "Connection[Any, Any]", stop: Event, environment: Mapping[str, str]) -> None:
+    """Train the runs that arrive through the pipe until None does, in the worker process.
 
-def _work(pipe: "Connection[Any, Any]", stop: Event) -> None:
-    """The worker's side: one run after the other, until there is None."""
+    Args:
+        environment: the parent's, with the GPU of this worker. The fork server has the one it was started with.
+    """
     # Ctrl-C reaches the whole process group; only the parent acts on it, so that runs can save first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environment)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
+    datasets = DatasetCache()
     while (task := pipe.recv()) is not None:
         run, config = task
 
@@ -155,15 +168,15 @@ def _work(pipe: "Connection[Any, Any]", stop: Event) -> None:
                 pipe.send((run, "step", step))
 
         try:
-            pipe.send((run, "done", train_when_free(config, on_step, stop.is_set)))
+            pipe.send((run, "done", train_when_free(config, on_step, stop.is_set, datasets=datasets)))
         except RunInterrupted:
             pipe.send((run, "stopped", None))
         except Exception as error:
             pipe.send((run, "failed", format_failure(error)))
 
 
-def _end_with_parent() -> None:
-    # A worker whose parent was killed would wait for work forever. A run may be cut off anywhere, so this is safe.
+def _exit_with_parent() -> None:
+    # Without its parent, a worker would wait for work forever. A run can be cut off at any point, so this is safe.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -171,20 +184,5 @@ def _end_with_parent() -> None:
 
 
 def _visible_gpus() -> list[str]:
-    given = os.environ.get(_GPUS)
-    return given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
-
-
-@contextmanager
-def _environment(name: str, value: str | None) -> Iterator[None]:
-    """A variable of the environment for processes that are started inside; None leaves it as it is."""
-    before = os.environ.get(name)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if value is not None:
-            del os.environ[name]
-            if before is not None:
-                os.environ[name] = before
+    names = os.environ.get(_GPUS)
+    return names.split(",") if names else [str(number) for number in range(torch.cuda.device_count())]

@@ -13,7 +13,7 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown
 from domainwise.hparams import SearchTask, Space, draw_hparams, read_space
 from domainwise.hparams.space import RUN_SETTINGS
-from domainwise.selection.frame import dataset_label
+from domainwise.selection.score import dataset_label
 from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.sweeps.spec import PLACEMENT_SETTINGS, SweepSpec
 from domainwise.training.config import RunConfig

@@ -18,7 +18,7 @@ from domainwise.data.dataset import Split, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
-from domainwise.selection.frame import selection_score
+from domainwise.selection.score import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
 from domainwise.training.config import RunConfig
 from domainwise.training.device import (
