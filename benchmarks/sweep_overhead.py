@@ -1,9 +1,9 @@
-"""What a sweep costs beside training: many runs of one step each by the local engine, whose workers are used again.
+"""What a sweep costs besides training: many runs of one step each with the local engine.
 
     python benchmarks/sweep_overhead.py --runs 200 --workers 2
 
-Prints the seconds until the first run is done (which starts the workers and imports torch in them), and the seconds a
-run of all that follow: building data and network, one step, evaluation of every domain, and six files made durable.
+Prints the seconds until the first run is done (which starts the fork server and imports torch in it), and the seconds
+per run after that: data, network, one step, evaluation of every domain, and six files synced to disk.
 """
 
 import argparse
@@ -21,23 +21,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    ended: list[float] = []
+    times: list[float] = []
 
     def on_done(run: int, result: RunResult) -> None:
-        ended.append(time.perf_counter())
+        times.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        # Five trials, as a sweep has them: data is drawn anew for each.
+        # Five trials, as in a sweep: the data is drawn anew for each.
         configs = [
             RunConfig(algorithm="mat", steps=1, trial_seed=5 * run // options.runs, output=Path(folder) / str(run))
             for run in range(options.runs)
         ]
-        began = time.perf_counter()
+        start = time.perf_counter()
         run_all(configs, EngineCallbacks(on_done=on_done), workers=options.workers)
-    first, rest = ended[0] - began, ended[-1] - ended[0]
+    first, rest = times[0] - start, times[-1] - times[0]
     print(f"{options.runs} runs of one step, {options.workers} workers")
-    print(f"first run done after {first:.1f} s; then {rest / (options.runs - 1):.2f} s a run, wall time")
-    print(f"time of a worker for a run: {rest / (options.runs - 1) * options.workers:.2f} s")
+    print(f"first run done after {first:.1f} s; then {rest / (options.runs - 1):.2f} s per run, wall time")
+    print(f"worker time per run: {rest / (options.runs - 1) * options.workers:.2f} s")
 
 
 if __name__ == "__main__":

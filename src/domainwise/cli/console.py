@@ -113,19 +113,24 @@ class SweepProgress:
 
     def __init__(self, runs: Iterable[PlannedRun], steps: int | None, console: Console) -> None:
         self.console, self.steps = console, steps
-        self.statuses: dict[PlannedRun, RunStatus] = dict.fromkeys(runs, RunStatus("pending"))
+        self.statuses: dict[PlannedRun, RunStatus] = {}
         self.reported: set[PlannedRun] = set()
         self.start_time, self.start_fraction = time.monotonic(), 0.0
         self.live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
+        self.restart(runs)
 
     def __enter__(self) -> "SweepProgress":
-        if self.console.is_terminal:
-            self.live.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self.console.is_terminal:
-            self.live.stop()
+        self.live.stop()
+
+    def restart(self, runs: Iterable[PlannedRun]) -> None:
+        """Show these runs from now on; the table appears with the first of them."""
+        self.statuses = dict.fromkeys(runs, RunStatus("pending"))
+        self.reported.clear()
+        if self.statuses and self.console.is_terminal:
+            self.live.start()
 
     def update(self, run: PlannedRun, status: RunStatus) -> None:
         """Show the new status of a run; its first one is stored, and the clock starts after it."""

@@ -109,8 +109,7 @@ def sweep(
     """
     if context.invoked_subcommand is not None:
         return
-    from domainwise.sweeps.plan import plan_sweep
-    from domainwise.sweeps.runner import SweepCallbacks, make_engine, repeat_best, run_sweep
+    from domainwise.sweeps.fork_server import start_fork_server
     from domainwise.sweeps.spec import SHARED_SETTINGS, SweepSpec
 
     if (engine == "slurm") != (write_script is not None):
@@ -126,45 +125,41 @@ def sweep(
         test_domains=tuple(test_domain or ()),
         settings={name: value for name, value in settings.items() if name in SHARED_SETTINGS},
     )
+    if engine == "local" and not dry_run:
+        start_fork_server()  # it imports torch while this process does
+    from domainwise.sweeps.runner import SweepCallbacks, make_engine, repeat_best, run_sweep
+
     spec = replace(spec, hparams=_parse_hparams(spec, parse_pairs(hparam or [], "--hparam")))
     folder = output or _default_folder(spec)
     console = make_console(quiet)
-    if dry_run or write_script is not None:
-        with DataProgress(console) as data:
-            plan = plan_sweep(spec, folder, placement=placement, on_data=data.report)
-        if dry_run:
-            _print_estimate(plan, folder, workers, console)
-        else:
-            assert write_script is not None
-            _write_slurm(plan, spec, folder, write_script, workers, console)
+    if dry_run:
+        _print_estimate(spec, folder, placement, workers, console)
         return
-    chosen = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run, results=results)
-    with DataProgress(console) as data, interruptible() as is_interrupted:
-        progress = SweepProgress((), spec.settings.get("steps"), console)
+    if write_script is not None:
+        _write_slurm(spec, folder, placement, write_script, workers, console)
+        return
+    runner = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run, results=results)
+    steps = spec.settings.get("steps")
+    progress_console = make_console(quiet, stderr=True)
+    with (
+        DataProgress(progress_console) as data,
+        SweepProgress((), steps, progress_console) as progress,
+        interruptible() as is_interrupted,
+    ):
 
         def on_plan(plan: "Plan") -> None:
-            nonlocal progress
             data.stop()
-            progress.__exit__()
-            progress = SweepProgress(plan, spec.settings.get("steps"), console).__enter__()
+            progress.restart(plan)
 
-        callbacks = SweepCallbacks(
-            on_data=data.report,
-            on_plan=on_plan,
-            on_status=lambda run, status: progress.update(run, status),
-            should_stop=is_interrupted,
-        )
-        try:
-            outcomes = {
-                folder: run_sweep(
-                    spec, folder, engine=chosen, placement=placement, retry_failed=retry_failed, callbacks=callbacks
-                )
-            }
-            if best_on_more_seeds:
-                seeds = range(trials, trials + best_on_more_seeds)
-                outcomes |= repeat_best(spec, folder, seeds, engine=chosen, placement=placement, callbacks=callbacks)
-        finally:
-            progress.__exit__()
+        callbacks = SweepCallbacks(data.report, on_plan, progress.update, is_interrupted)
+        outcomes = {
+            folder: run_sweep(
+                spec, folder, engine=runner, placement=placement, retry_failed=retry_failed, callbacks=callbacks
+            )
+        }
+        if best_on_more_seeds:
+            seeds = range(trials, trials + best_on_more_seeds)
+            outcomes |= repeat_best(spec, folder, seeds, engine=runner, placement=placement, callbacks=callbacks)
     _print_outcomes(outcomes, console)
 
 
@@ -193,23 +188,37 @@ def _as_plain(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
     return {"run": run.name, **values, **vars(status)}
 
 
-def _print_estimate(plan: "Plan", folder: Path, workers: int, console: "Console") -> None:
+def _print_estimate(
+    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], workers: int, console: "Console"
+) -> None:
+    from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.time_estimate import estimate_seconds
     from domainwise.training.command import train_command
+    from domainwise.training.registry import DatasetCache
 
+    datasets = DatasetCache()
+    with DataProgress(console) as data:
+        plan = plan_sweep(spec, folder, placement=placement, on_data=data.report, datasets=datasets)
     configs = [config for run, config in plan.items() if not RunFolder(run.folder).is_done]
     console.print(f"{len(plan)} runs, {len(plan) - len(configs)} done, in {folder}", highlight=False)
     if not configs:
         return
     with console.status("measuring a few steps") as line:
-        seconds = estimate_seconds(configs, workers, lambda task: line.update(f"measuring a few steps of {task}"))
+        seconds = estimate_seconds(
+            configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), datasets=datasets
+        )
     console.print(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time", highlight=False)
     console.print(f"for example: {train_command(configs[0])}", highlight=False, soft_wrap=True)
 
 
-def _write_slurm(plan: "Plan", spec: "SweepSpec", folder: Path, script: Path, workers: int, console: "Console") -> None:
+def _write_slurm(
+    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], script: Path, workers: int, console: "Console"
+) -> None:
+    from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.slurm import write_slurm_script
 
+    with DataProgress(console) as data:
+        plan = plan_sweep(spec, folder, placement=placement, on_data=data.report)
     sweep_folder = SweepFolder(folder)
     with sweep_folder.lock():
         spec.claim(sweep_folder)

@@ -13,6 +13,7 @@ from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import Engine, EngineCallbacks
+from domainwise.sweeps.fork_server import start_fork_server
 from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunResult
@@ -65,19 +66,11 @@ def run_sweep(
         retry_failed: also run what failed before.
     """
     callbacks = callbacks or SweepCallbacks()
+    engine = engine or make_engine()
     sweep = SweepFolder(folder)
     plan = plan_sweep(spec, sweep.path, placement=placement, on_data=callbacks.on_data)
     with sweep.lock():
-        spec.claim(sweep)
-        sweep.write_plan(plan)
-        callbacks.on_plan(plan)
-        return run_plan(
-            plan,
-            engine or make_engine(),
-            retry_failed=retry_failed,
-            on_status=callbacks.on_status,
-            should_stop=callbacks.should_stop,
-        )
+        return _run_in(sweep, spec, plan, engine, callbacks, retry_failed)
 
 
 def repeat_best(
@@ -91,6 +84,7 @@ def repeat_best(
 ) -> dict[Path, SweepOutcome]:
     """Repeat what each selection rule chose with new seeds, in folders next to the sweep's; return their outcomes."""
     callbacks = callbacks or SweepCallbacks()
+    engine = engine or make_engine()
     sweep = SweepFolder(folder)
     plan = plan_sweep(spec, sweep.path, placement=placement, on_data=callbacks.on_data)
     outcomes = {}
@@ -98,13 +92,30 @@ def repeat_best(
         repeated = SweepFolder(sweep.path.with_name(f"{sweep.path.name}-best-{selection}"))
         with repeated.lock():
             best = plan_best_runs(sweep.path, plan, selection, seeds, repeated.path)
-            replace(spec, selection=(selection,), draws=1, trials=len(seeds)).claim(repeated)
-            repeated.write_plan(best)
-            callbacks.on_plan(best)
-            outcomes[repeated.path] = run_plan(
-                best, engine or make_engine(), on_status=callbacks.on_status, should_stop=callbacks.should_stop
-            )
+            repeated_spec = replace(spec, selection=(selection,), draws=1, trials=len(seeds))
+            outcomes[repeated.path] = _run_in(repeated, repeated_spec, best, engine, callbacks)
     return outcomes
+
+
+def _run_in(
+    sweep: SweepFolder,
+    spec: SweepSpec,
+    plan: Plan,
+    engine: Engine,
+    callbacks: SweepCallbacks,
+    retry_failed: bool = False,
+) -> SweepOutcome:
+    """Run the plan in a locked folder."""
+    spec.claim(sweep)
+    sweep.write_plan(plan)
+    callbacks.on_plan(plan)
+    return run_plan(
+        plan,
+        engine,
+        retry_failed=retry_failed,
+        on_status=callbacks.on_status,
+        should_stop=callbacks.should_stop,
+    )
 
 
 def make_engine(
@@ -126,6 +137,7 @@ def make_engine(
     if workers < 1:
         raise DomainwiseError(f"workers must be at least 1, got {workers}")
     if name == "local":
+        start_fork_server()  # it imports torch while the caller plans
         return partial(local_engine.run_all, workers=workers)
     if results not in get_args(ray_engine.Results):
         raise unknown("results mode", results, get_args(ray_engine.Results))

@@ -1,6 +1,7 @@
 """Times are measured on few images, and scaled up to all of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,10 +46,10 @@ def test_each_method_is_measured_once_on_few_images(monkeypatch: pytest.MonkeyPa
         return train(config, **arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(time_estimate, "train", record_sizes)
+    options = {"image_size": 16, "train_count": 400, "test_count": 400}
+    settings: dict[str, Any] = {"dataset_options": options, "steps": 10, "record_every": 5, "batch_size": 4}
     configs = [
-        RunConfig(
-            "silhouettes", method, trial_seed=seed, steps=10, record_every=5, batch_size=4, output=tmp_path / method
-        )
+        RunConfig("silhouettes", method, trial_seed=seed, output=tmp_path / method, **settings)
         for seed in (0, 1, 2)
         for method in ("erm", "uat")
     ]
