@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -164,3 +166,20 @@ def test_quiet_prints_the_table_and_no_notes(sweep: Path) -> None:
     result = invoke(sweep, "--format", "csv", "-q")
     assert result.stdout.startswith("dataset,algorithm")
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("--selection te", ["test_domain"]),
+        ("--column w", ["worst"]),
+        ("--format ", ["text", "markdown", "latex", "csv", "json", "html"]),
+    ],
+)
+def test_completion(words: str, completions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_DOMAINWISE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"domainwise report x {words}")
+    monkeypatch.setenv("COMP_CWORD", "4")
+    code = "import sys; sys.argv[0] = 'domainwise'; from domainwise.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout.split() == completions

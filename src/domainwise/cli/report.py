@@ -1,10 +1,10 @@
 """`domainwise report`: tables or a page about the runs of sweeps."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,10 +42,16 @@ def report(
         list[str] | None,
         typer.Option(
             help="Model selection: training_domain, leave_one_out, test_domain or ood_validation. Repeatable (default: "
-            "that of sweep.toml, or training_domain)."
+            "that of sweep.toml, or training_domain).",
+            autocompletion=lambda: _complete("selection"),
         ),
     ] = None,
-    column: Annotated[list[str] | None, typer.Option(help="Extra column: worst, gap or training. Repeatable.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Extra column: worst, gap or training. Repeatable.", autocompletion=lambda: _complete("column")
+        ),
+    ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's numbers next to ours.")] = False,
     compare_to: Annotated[
         str | None, typer.Option(help="Compare every method with this one, by a paired test.")
@@ -55,6 +61,7 @@ def report(
         typer.Option(
             "--format",
             help="text, markdown, latex, csv, json or html (default: by the ending of --output, or text).",
+            autocompletion=lambda: _complete("format"),
         ),
     ] = None,
     output: Annotated[
@@ -121,6 +128,19 @@ def report(
             reports.write_report(output, result, name)
     if output is not None and not quiet:
         print(f"wrote {output}", file=sys.stderr)
+
+
+def _complete(option: Literal["selection", "column", "format"]) -> list[str]:
+    from domainwise.reports.formats import SUFFIXES
+    from domainwise.reports.tables import EXTRA_COLUMNS
+    from domainwise.selection import SELECTIONS
+
+    choices: dict[str, Iterable[str]] = {
+        "selection": SELECTIONS,
+        "column": EXTRA_COLUMNS,
+        "format": SUFFIXES.values(),
+    }
+    return list(choices[option])
 
 
 @contextmanager
