@@ -131,12 +131,12 @@ def test_headers_sort_in_both_directions(opened: Callable[..., "Page"]) -> None:
 
 def test_switch_changes_numbers_and_plots(opened: Callable[..., "Page"]) -> None:
     page = opened()
-    before, dots = column(page, 1), page.locator(".view:not([hidden]) svg.plot").first.inner_html()
-    chosen = page.locator("#run-table tbody tr:first-child td:last-child").all_inner_texts()
+    before, plot = column(page, 1), page.locator(".view:not([hidden]) svg.plot").first.inner_html()
+    selected = page.locator("#run-table tbody tr:first-child td:last-child").all_inner_texts()
     page.get_by_role("radio", name="test_domain").check(force=True)
     assert column(page, 1) != before
-    assert page.locator(".view:not([hidden]) svg.plot").first.inner_html() != dots
-    assert page.locator("#run-table tbody tr:first-child td:last-child").all_inner_texts() != chosen
+    assert page.locator(".view:not([hidden]) svg.plot").first.inner_html() != plot
+    assert page.locator("#run-table tbody tr:first-child td:last-child").all_inner_texts() != selected
     assert page.locator(".view:visible").count() == 1
 
 

@@ -11,20 +11,20 @@ from domainwise.reports.cells import Cell, Column, Row, Table, format_parts, mar
 from domainwise.selection.runs import Runs
 
 
-def table(runs: Runs, title: str = "toy", selection: str = "training_domain", **settings: object) -> Table:
+def table_of(runs: Runs, title: str = "toy", selection: str = "training_domain", **settings: object) -> Table:
     report = build_report(runs, [selection], **settings)  # type: ignore[arg-type]
-    (found,) = [one for one in report.tables if one.title == title]
-    return found
+    (table,) = [one for one in report.tables if one.title == title]
+    return table
 
 
-def cell(found: Table, algorithm: str, column: str) -> Cell:
-    (row,) = [row for row in found.rows if row.algorithm == algorithm]
-    (index,) = [index for index, one in enumerate(found.columns) if one.name == column]
+def cell_of(table: Table, algorithm: str, column: str) -> Cell:
+    (row,) = [row for row in table.rows if row.algorithm == algorithm]
+    (index,) = [index for index, one in enumerate(table.columns) if one.name == column]
     return row.cells[index]
 
 
-def text(found: Table) -> str:
-    return "\n".join(found.footnotes)
+def text(table: Table) -> str:
+    return "\n".join(table.footnotes)
 
 
 # Trials of .6, .7 and .8 have the mean 70 and the standard deviation 8.1650 (ddof 0), over the root of three 4.7140.
@@ -36,27 +36,27 @@ THREE_TRIALS = [
 
 
 def test_cell_is_the_mean_over_trials_with_its_standard_error() -> None:
-    found = cell(table(runs_of(THREE_TRIALS)), "mat", "art")
-    assert found.mean == pytest.approx(70.0)
-    assert found.error == pytest.approx(4.714045)
-    assert found.trials == 3
-    assert format_parts(found, Column("art", "domain")) == ("70.0", "4.7")
+    cell = cell_of(table_of(runs_of(THREE_TRIALS)), "mat", "art")
+    assert cell.mean == pytest.approx(70.0)
+    assert cell.error == pytest.approx(4.714045)
+    assert cell.trials == 3
+    assert format_parts(cell, Column("art", "domain")) == ("70.0", "4.7")
 
 
 def test_average_is_of_unrounded_cells() -> None:
     # Rounded cells, 70.0, 60.0 and 33.3, would come to 54.43 as well; .33349 would not.
     records = [*THREE_TRIALS[:6], *(run("mat", "sketch", 0.33349, trial=trial) for trial in range(3))]
-    found = cell(table(runs_of(records)), "mat", "Avg")
-    assert found.mean == pytest.approx((70 + 60 + 33.349) / 3, abs=1e-9)
-    assert found.error is None
+    cell = cell_of(table_of(runs_of(records)), "mat", "Avg")
+    assert cell.mean == pytest.approx((70 + 60 + 33.349) / 3, abs=1e-9)
+    assert cell.error is None
 
 
 def test_averages_table_has_the_error_over_trial_means() -> None:
     # The trials' means over domains are (.6+.5+.333)/3, (.7+.5+.333)/3 and (.8+.8+.333)/3: they
     # differ from their mean by -.0667, -.0333 and .1, a variance of .0051852.
-    found = cell(table(runs_of(THREE_TRIALS), "Averages"), "mat", "toy")
-    assert found.mean == pytest.approx(54.433333)
-    assert found.error == pytest.approx(4.157397, abs=1e-6)
+    cell = cell_of(table_of(runs_of(THREE_TRIALS), "Averages"), "mat", "toy")
+    assert cell.mean == pytest.approx(54.433333)
+    assert cell.error == pytest.approx(4.157397, abs=1e-6)
 
 
 def test_averages_over_datasets() -> None:
@@ -65,40 +65,40 @@ def test_averages_over_datasets() -> None:
         *on_each("mat", (0.7, 0.8, 0.9)),
         *on_each("erm", (0.9, 0.7), dataset="other", domains=("a", "b")),
     ]
-    found = table(runs_of(records), "Averages")
-    assert [column.name for column in found.columns] == ["other", "toy", "Avg"]
-    assert cell(found, "erm", "Avg").mean == pytest.approx(70.0)
-    assert cell(found, "mat", "other") == Cell(None, reason="no runs")
-    assert cell(found, "mat", "Avg") == Cell(None, reason="missing: other")
-    assert "mat on other: no runs." in found.footnotes
+    table = table_of(runs_of(records), "Averages")
+    assert [column.name for column in table.columns] == ["other", "toy", "Avg"]
+    assert cell_of(table, "erm", "Avg").mean == pytest.approx(70.0)
+    assert cell_of(table, "mat", "other") == Cell(None, reason="no runs")
+    assert cell_of(table, "mat", "Avg") == Cell(None, reason="missing: other")
+    assert "mat on other: no runs." in table.footnotes
 
 
 def test_average_over_fewer_domains_has_a_note_and_is_not_the_best() -> None:
     records = [*on_each("erm", (0.5, 0.6, 0.7)), *on_each("at", (0.5, 0.6, 0.6)), run("mat", "art", 0.99)]
-    found = table(runs_of(records), "Averages")
-    assert cell(found, "mat", "toy").mean == pytest.approx(99.0)
-    assert "mat on toy: not all 3 test domains in trial 0." in found.footnotes
-    assert [row.algorithm for row in found.rows if row.cells[0].is_best] == ["erm"]
+    table = table_of(runs_of(records), "Averages")
+    assert cell_of(table, "mat", "toy").mean == pytest.approx(99.0)
+    assert "mat on toy: not all 3 test domains in trial 0." in table.footnotes
+    assert [row.algorithm for row in table.rows if row.cells[0].is_best] == ["erm"]
 
 
 def test_cells_with_fewer_trials_have_a_reason() -> None:
     records = [*THREE_TRIALS, *on_each("erm", (0.5, 0.6, 0.7))]
-    found = table(runs_of(records))
-    assert "erm: only 1 of 3 trials (no runs)." in found.footnotes
-    assert cell(found, "erm", "art") == Cell(50.0, None, 1, "only 1 of 3 trials (no runs)")
-    assert "erm on toy: only 1 of 3 trials." in table(runs_of(records), "Averages").footnotes
+    table = table_of(runs_of(records))
+    assert "erm: only 1 of 3 trials (no runs)." in table.footnotes
+    assert cell_of(table, "erm", "art") == Cell(50.0, None, 1, "only 1 of 3 trials (no runs)")
+    assert "erm on toy: only 1 of 3 trials." in table_of(runs_of(records), "Averages").footnotes
 
 
 def test_reason_is_about_the_missing_trial_only() -> None:
     planned = [plan("mat", "art", "failed", "boom", trial=1), plan("mat", "art", "unfinished", trial=0, draw=1)]
-    found = cell(table(runs_of([run("mat", "art", 0.5)], planned)), "mat", "art")
-    assert found.reason == "only 1 of 2 trials (run failed: boom)"
+    cell = cell_of(table_of(runs_of([run("mat", "art", 0.5)], planned)), "mat", "art")
+    assert cell.reason == "only 1 of 2 trials (run failed: boom)"
 
 
 def test_single_trial_has_no_error() -> None:
-    found = table(runs_of(on_each("erm", (0.5, 0.6, 0.7))))
-    assert [one.error for one in found.rows[0].cells] == [None] * 4
-    assert "No ±: every cell is from a single trial." in found.footnotes
+    table = table_of(runs_of(on_each("erm", (0.5, 0.6, 0.7))))
+    assert [one.error for one in table.rows[0].cells] == [None] * 4
+    assert "No ±: every cell is from a single trial." in table.footnotes
 
 
 def test_best_of_each_column_includes_equal_looking_numbers() -> None:
@@ -115,8 +115,8 @@ def test_best_of_each_column_includes_equal_looking_numbers() -> None:
 
 def test_domains_are_in_the_datasets_order() -> None:
     records = [run("erm", name, 0.5, domains=("z", "a", "m")) for name in ("m", "a", "z")]
-    found = table(runs_of(records, [plan("erm", "b", "pending")]))
-    assert [column.name for column in found.columns] == ["z", "a", "m", "b", "Avg"]
+    table = table_of(runs_of(records, [plan("erm", "b", "pending")]))
+    assert [column.name for column in table.columns] == ["z", "a", "m", "b", "Avg"]
 
 
 def test_worst_gap_and_training() -> None:
@@ -126,42 +126,42 @@ def test_worst_gap_and_training() -> None:
         run("mat", "sketch", 0.7, training=0.8),
         run("erm", "art", 0.6, training=None, validation=0.5),
     ]
-    found = table(runs_of(records), columns=["training", "worst", "gap"])
-    assert [column.name for column in found.columns] == [*DOMAINS, "Avg", "worst", "gap", "training"]
-    assert cell(found, "mat", "worst").mean == pytest.approx(60.0)
-    assert cell(found, "mat", "training").mean == pytest.approx(80.0)
-    assert cell(found, "mat", "gap").mean == pytest.approx(10.0)
-    assert cell(found, "erm", "worst").reason == "a test domain is missing"
-    by_validation = table(runs_of(records), selection="ood_validation", columns=["gap"])
-    assert cell(by_validation, "erm", "gap") == Cell(None, reason="no holdout accuracy")
+    table = table_of(runs_of(records), columns=["training", "worst", "gap"])
+    assert [column.name for column in table.columns] == [*DOMAINS, "Avg", "worst", "gap", "training"]
+    assert cell_of(table, "mat", "worst").mean == pytest.approx(60.0)
+    assert cell_of(table, "mat", "training").mean == pytest.approx(80.0)
+    assert cell_of(table, "mat", "gap").mean == pytest.approx(10.0)
+    assert cell_of(table, "erm", "worst").reason == "a test domain is missing"
+    by_validation = table_of(runs_of(records), selection="ood_validation", columns=["gap"])
+    assert cell_of(by_validation, "erm", "gap") == Cell(None, reason="no holdout accuracy")
 
 
 def test_selection_by_the_test_domain_always_has_training_accuracy() -> None:
     records = [run("ldat", name, 0.7, training=0.376) for name in DOMAINS]
     for title in ("toy", "Averages"):
-        assert "training" not in [column.name for column in table(runs_of(records), title).columns]
-        found = table(runs_of(records), title, selection="test_domain")
-        assert cell(found, "ldat", "training").mean == pytest.approx(37.6)
-        assert "training: accuracy of the selected models" in text(found)
+        assert "training" not in [column.name for column in table_of(runs_of(records), title).columns]
+        table = table_of(runs_of(records), title, selection="test_domain")
+        assert cell_of(table, "ldat", "training").mean == pytest.approx(37.6)
+        assert "training: accuracy of the selected models" in text(table)
 
 
 def test_footnotes_describe_runs_selection_and_draws() -> None:
     records = [run("mat", name, 0.5, draw=draw) for name in DOMAINS for draw in range(3)]
     failed = plan("mat", "art", "failed", "boom", draw=3)
-    found = table(runs_of(records[:-1], [failed]))
-    assert found.footnotes[0] == "Based on 8 runs (1 trial). Of 1 planned run: 1 failed."
-    assert found.footnotes[1] == (
+    table = table_of(runs_of(records[:-1], [failed]))
+    assert table.footnotes[0] == "Based on 8 runs (1 trial). Of 1 planned run: 1 failed."
+    assert table.footnotes[1] == (
         "Selected by training_domain: highest mean accuracy on the training domains' holdouts, at any step."
     )
-    assert found.footnotes[2] == "Selected from 3 hyperparameter draws per trial; only 2 for mat on sketch."
-    assert "only 2" not in text(table(runs_of(records)))
+    assert table.footnotes[2] == "Selected from 3 hyperparameter draws per trial; only 2 for mat on sketch."
+    assert "only 2" not in text(table_of(runs_of(records)))
 
 
 def missing(runs: Runs, selection: str = "training_domain", domain: str = "sketch") -> str:
-    found = table(runs, selection=selection)
-    one = cell(found, "mat", domain)
+    table = table_of(runs, selection=selection)
+    one = cell_of(table, "mat", domain)
     assert one.mean is None
-    assert any(note.endswith(f": {one.reason}.") for note in found.footnotes)
+    assert any(note.endswith(f": {one.reason}.") for note in table.footnotes)
     return one.reason
 
 
@@ -227,28 +227,28 @@ def test_leave_one_out_counts_missing_runs() -> None:
 
 def test_runs_that_leave_out_two_domains_have_no_rows() -> None:
     pairs = [plan("mat", ("art", "cartoon"), "pending"), plan("irm", ("art", "sketch"), "pending")]
-    found = table(runs_of(TWO, [*pairs, plan("mat", "art", "done")]))
-    assert [row.algorithm for row in found.rows] == ["erm", "mat"]
-    assert [column.name for column in found.columns] == [*DOMAINS, "Avg"]
+    table = table_of(runs_of(TWO, [*pairs, plan("mat", "art", "done")]))
+    assert [row.algorithm for row in table.rows] == ["erm", "mat"]
+    assert [column.name for column in table.columns] == [*DOMAINS, "Avg"]
 
 
 def test_leave_one_out_counts_the_helper_runs() -> None:
     pairs = [run("mat", ("art", "sketch"), 0.4), run("mat", ("cartoon", "sketch"), 0.6)]
     runs = runs_of([run("mat", "sketch", 0.5), *pairs])
-    assert table(runs).footnotes[0] == "Based on 1 run (1 trial)."
-    found = table(runs, selection="leave_one_out")
-    assert cell(found, "mat", "sketch").mean == pytest.approx(50.0)
-    assert found.footnotes[0] == "Based on 3 runs (1 trial)."
+    assert table_of(runs).footnotes[0] == "Based on 1 run (1 trial)."
+    table = table_of(runs, selection="leave_one_out")
+    assert cell_of(table, "mat", "sketch").mean == pytest.approx(50.0)
+    assert table.footnotes[0] == "Based on 3 runs (1 trial)."
 
 
 def test_reasons_are_grouped() -> None:
     records = [*on_each("erm", (0.5, 0.5, 0.5)), run("mat", "art", 0.5)]
     planned = [plan("ldat", name, "pending") for name in DOMAINS]
-    notes = table(runs_of(records, planned)).footnotes
+    notes = table_of(runs_of(records, planned)).footnotes
     assert notes[-2:] == ("mat on cartoon, sketch: no runs.", "ldat: run pending.")
-    everywhere = table(runs_of(records), selection="ood_validation").footnotes
+    everywhere = table_of(runs_of(records), selection="ood_validation").footnotes
     assert "erm; mat on art: no validation domain, which ood_validation needs." in everywhere
-    nothing = table(runs_of(on_each("erm", (0.5, 0.5, 0.5))), selection="ood_validation").footnotes
+    nothing = table_of(runs_of(on_each("erm", (0.5, 0.5, 0.5))), selection="ood_validation").footnotes
     assert nothing[-1] == "all cells: no validation domain, which ood_validation needs."
 
 

@@ -45,11 +45,11 @@ def test_model_below_chance_on_the_training_domains(tmp_path: Path) -> None:
     write_grid(tmp_path, "mat", 0.4, training=0.25, classes=4)
     assert caveats(tmp_path, kind="chance") == []
     write_grid(tmp_path, "ldat", 0.4, training=0.249, classes=4)
-    said = text(tmp_path, "chance")
-    assert "9 models selected by training_domain on toy are below chance (25.0 %)" in said
-    assert "ldat tested on art, trial 0: 24.9 %" in said
-    assert "; 5 more" in said
-    assert "mat" not in said
+    message = text(tmp_path, "chance")
+    assert "9 models selected by training_domain on toy are below chance (25.0 %)" in message
+    assert "ldat tested on art, trial 0: 24.9 %" in message
+    assert "; 5 more" in message
+    assert "mat" not in message
 
 
 def test_model_tested_on_several_domains_counts_once(tmp_path: Path) -> None:
@@ -66,18 +66,18 @@ def test_missing_cells_with_reasons(tmp_path: Path) -> None:
     write_grid(tmp_path, "erm", 0.4)
     for trial in range(3):
         write_run(tmp_path / f"mat{trial}", "mat", "art", trial=trial)
-    said = text(tmp_path, "missing", "training_domain", "test_domain")
-    assert said.startswith("Selected by training_domain or test_domain, 2 cells of toy have missing runs or trials")
-    assert "mat on cartoon, sketch: no runs." in said
+    message = text(tmp_path, "missing", "training_domain", "test_domain")
+    assert message.startswith("Selected by training_domain or test_domain, 2 cells of toy have missing runs or trials")
+    assert "mat on cartoon, sketch: no runs." in message
 
 
 def test_long_list_is_cut(tmp_path: Path) -> None:
     domains = [f"a domain with quite a long name {number}" for number in range(9)]
     write_grid(tmp_path, "erm", 0.01, domains=domains)
     write_run(tmp_path / "mat", "mat", domains[0], domains=domains)
-    said = text(tmp_path, "missing")
-    assert said.endswith("(see below the table)")
-    assert len(said) < 400
+    message = text(tmp_path, "missing")
+    assert message.endswith("(see below the table)")
+    assert len(message) < 400
 
 
 def test_different_steps(tmp_path: Path) -> None:

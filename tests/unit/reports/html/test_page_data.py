@@ -62,15 +62,15 @@ def test_hyperparameter_and_setting_of_the_same_name_are_both_listed(tmp_path: P
 
 def test_summary_lists_what_was_run(sweep: Path) -> None:
     write_grid(sweep, "at", 0.4, draw=1, trials=2)
-    said = dict(summarize_runs(read_page_data([sweep])))
-    assert said["Datasets"] == "toy"
-    assert said["Methods"] == "erm, at, uat, mat, ldat"
-    assert said["Trials"] == "2 to 3"
-    assert said["Hyperparameter draws"] == "1"
-    assert said["Steps"] == "2"
-    assert said["Networks"] == "small_cnn"
-    assert said["Runs"] == "15 done, 1 failed, 1 unfinished, 1 pending"
-    assert said["Made with"].startswith("domainwise ")
+    summary = dict(summarize_runs(read_page_data([sweep])))
+    assert summary["Datasets"] == "toy"
+    assert summary["Methods"] == "erm, at, uat, mat, ldat"
+    assert summary["Trials"] == "2 to 3"
+    assert summary["Hyperparameter draws"] == "1"
+    assert summary["Steps"] == "2"
+    assert summary["Networks"] == "small_cnn"
+    assert summary["Runs"] == "15 done, 1 failed, 1 unfinished, 1 pending"
+    assert summary["Made with"].startswith("domainwise ")
 
 
 def test_domainbed_runs_are_listed(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_selected_runs_of_the_first_trial_on_the_hardest_domain(tmp_path: Path) 
                             training=0.9 - 0.1 * draw,
                         )
                     )
-    (found,) = pictured(tmp_path, "training_domain")
-    assert (found.dataset, found.domain, found.which) == ("toy", "sketch", "best")
-    assert found.folders == {name: tmp_path / f"{name}-sketch-0-0" for name in ("erm", "mat")}
+    (choice,) = pictured(tmp_path, "training_domain")
+    assert (choice.dataset, choice.domain, choice.which) == ("toy", "sketch", "best")
+    assert choice.folders == {name: tmp_path / f"{name}-sketch-0-0" for name in ("erm", "mat")}
     (oracle,) = pictured(tmp_path, "test_domain")
     assert oracle.which == "last"
 
@@ -52,8 +52,8 @@ def test_best_variant_is_shown(tmp_path: Path) -> None:
     for epsilon, training in ((0.1, 0.7), (1.0, 0.9), (2.0, 0.8)):
         hparams = {"epsilon": epsilon}
         with_models(write_run(tmp_path / f"mat-{epsilon}", "mat", "art", hparams=hparams, training=training))
-    (found,) = pictured(tmp_path, "training_domain", split_variants=True)
-    assert found.folders == {"mat, epsilon 1": tmp_path / "mat-1.0"}
+    (choice,) = pictured(tmp_path, "training_domain", split_variants=True)
+    assert choice.folders == {"mat, epsilon 1": tmp_path / "mat-1.0"}
 
 
 def test_runs_without_models_and_too_many_methods(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_runs_without_models_and_too_many_methods(tmp_path: Path) -> None:
     assert pictured(tmp_path, "training_domain") == []
     for number in range(MAX_METHODS + 2):
         with_models(write_run(tmp_path / str(number), f"method{number}", "art"))
-    (found,) = pictured(tmp_path, "training_domain")
-    assert list(found.folders) == [f"method{number}" for number in range(MAX_METHODS)]
+    (choice,) = pictured(tmp_path, "training_domain")
+    assert list(choice.folders) == [f"method{number}" for number in range(MAX_METHODS)]
 
 
 @pytest.fixture(scope="module")

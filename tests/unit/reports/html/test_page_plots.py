@@ -95,7 +95,7 @@ def test_variants_share_a_color_and_differ_in_shape() -> None:
     assert markers["mat, epsilon 0.1"].shape != markers["mat, epsilon 1"].shape
 
 
-def curves(folder: Path, selection: str = "training_domain") -> Curves:
+def collect(folder: Path, selection: str = "training_domain") -> Curves:
     data = read_page_data([folder])
     return collect_curves(data.runs.frame, SELECTIONS[selection](data.runs.frame), data.page_runs, "toy")
 
@@ -104,25 +104,25 @@ def test_curves_are_means_over_trials_of_the_selected_draw(tmp_path: Path) -> No
     write_run(tmp_path / "a", "erm", "art", (0.2, 0.4), trial=0)
     write_run(tmp_path / "b", "erm", "art", (0.4, 0.8), trial=1)
     write_run(tmp_path / "worse", "erm", "art", (0.9, 0.9), trial=1, draw=1, training=0.5)
-    found = curves(tmp_path)
-    assert found.means["test"]["erm"] == [(0, pytest.approx(30)), (1, pytest.approx(60))]
-    assert found.means["training"]["erm"] == [(0, pytest.approx(89)), (1, pytest.approx(90))]
-    assert found.means["loss"]["erm"] == [(0, pytest.approx(1)), (1, pytest.approx(0.5))]
-    assert len(found.runs["test"]["erm"]) == 2
+    curves = collect(tmp_path)
+    assert curves.means["test"]["erm"] == [(0, pytest.approx(30)), (1, pytest.approx(60))]
+    assert curves.means["training"]["erm"] == [(0, pytest.approx(89)), (1, pytest.approx(90))]
+    assert curves.means["loss"]["erm"] == [(0, pytest.approx(1)), (1, pytest.approx(0.5))]
+    assert len(curves.runs["test"]["erm"]) == 2
 
 
 def test_curves_have_only_steps_that_all_runs_have(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "erm", "art", (0.2, 0.4, 0.6), trial=0)
     write_run(tmp_path / "b", "erm", "art", (0.4, 0.8), trial=1)
-    assert [step for step, _ in curves(tmp_path).means["test"]["erm"]] == [0, 1]
+    assert [step for step, _ in collect(tmp_path).means["test"]["erm"]] == [0, 1]
 
 
 def test_many_runs_have_no_thin_lines(tmp_path: Path) -> None:
     for trial in range(MAX_THIN_LINES + 1):
         write_run(tmp_path / str(trial), "erm", "art", trial=trial)
-    found = curves(tmp_path)
-    assert not found.runs
-    plots = plot_curves(found, MARKERS)
+    curves = collect(tmp_path)
+    assert not curves.runs
+    plots = plot_curves(curves, MARKERS)
     assert len(plots) == 3
     assert all('class="thin' not in plot and 'class="line c0"' in plot for plot in plots)
 
@@ -130,14 +130,14 @@ def test_many_runs_have_no_thin_lines(tmp_path: Path) -> None:
 def test_label_of_curves_has_their_ends(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "erm", "art", (0.25, 0.5))
     write_run(tmp_path / "b", "mat", "art", (0.25, 0.75))
-    (plot,) = (each for each in plot_curves(curves(tmp_path), MARKERS) if "test domains" in each)
+    (plot,) = (each for each in plot_curves(collect(tmp_path), MARKERS) if "test domains" in each)
     assert "First to last: erm 25 to 50, mat 25 to 75." in plot
     assert plot.count('class="line') == 2
 
 
 def test_single_records_have_no_curve(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "erm", "art", (0.5,))
-    assert plot_curves(curves(tmp_path), MARKERS) == []
+    assert plot_curves(collect(tmp_path), MARKERS) == []
 
 
 def radius_curves(folder: Path, *, split_variants: bool = False) -> RadiusCurves | None:
@@ -150,33 +150,33 @@ def test_models_are_selected_per_radius(tmp_path: Path) -> None:
     write_grid(tmp_path, "erm", 0.3)
     write_grid(tmp_path, "mat", 0.4, name="small", hparams={"epsilon": 0.1})
     write_grid(tmp_path, "mat", 0.5, name="large", hparams={"epsilon": 10})
-    found = radius_curves(tmp_path, split_variants=True)
-    assert found is not None
-    small, large = found.methods["mat"]
+    curves = radius_curves(tmp_path, split_variants=True)
+    assert curves is not None
+    small, large = curves.methods["mat"]
     assert (small.epsilon, large.epsilon) == (0.1, 10)
     assert small.cell.mean == pytest.approx(52)
     assert large.cell.mean == pytest.approx(62)
     assert large.cell.error == pytest.approx(2 * (2 / 3) ** 0.5 / 3**0.5)
-    assert found.reference is not None
-    assert found.reference.mean == pytest.approx(42)
+    assert curves.reference is not None
+    assert curves.reference.mean == pytest.approx(42)
 
 
 def test_draws_of_a_search_have_different_radii(tmp_path: Path) -> None:
     write_grid(tmp_path, "mat", 0.4, hparams={"epsilon": 0.1})
     write_grid(tmp_path, "mat", 0.5, draw=1, hparams={"epsilon": 0.2})
-    found = radius_curves(tmp_path)
-    assert found is not None
-    assert [each.epsilon for each in found.methods["mat"]] == [0.1, 0.2]
-    assert found.reference is None
+    curves = radius_curves(tmp_path)
+    assert curves is not None
+    assert [each.epsilon for each in curves.methods["mat"]] == [0.1, 0.2]
+    assert curves.reference is None
 
 
 def test_radius_without_all_test_domains_is_left_out(tmp_path: Path) -> None:
     write_grid(tmp_path, "mat", 0.4, hparams={"epsilon": 0.1})
     write_grid(tmp_path, "mat", 0.5, draw=1, hparams={"epsilon": 0.2})
     write_run(tmp_path / "one", "mat", "art", (0.9, 0.99), draw=2, hparams={"epsilon": 0.3})
-    found = radius_curves(tmp_path)
-    assert found is not None
-    assert [each.epsilon for each in found.methods["mat"]] == [0.1, 0.2]
+    curves = radius_curves(tmp_path)
+    assert curves is not None
+    assert [each.epsilon for each in curves.methods["mat"]] == [0.1, 0.2]
 
 
 def test_single_radius_is_not_plotted(tmp_path: Path) -> None:
@@ -189,18 +189,18 @@ def test_variants_that_differ_in_other_settings_are_separate_lines(tmp_path: Pat
     for norm in ("l2", "linf"):
         for epsilon in (0.1, 0.2):
             write_grid(tmp_path, "mat", 0.4, name=f"{norm}{epsilon}", hparams={"epsilon": epsilon, "norm": norm})
-    found = radius_curves(tmp_path, split_variants=True)
-    assert found is not None
-    assert list(found.methods) == ["mat, norm l2", "mat, norm linf"]
+    curves = radius_curves(tmp_path, split_variants=True)
+    assert curves is not None
+    assert list(curves.methods) == ["mat, norm l2", "mat, norm linf"]
 
 
 def test_erm_is_a_level_line_and_wide_radii_have_a_log_scale(tmp_path: Path) -> None:
     write_grid(tmp_path, "erm", 0.3)
     for epsilon in (0.1, 1, 10):
         write_grid(tmp_path, "mat", 0.4, name=str(epsilon), hparams={"epsilon": epsilon})
-    found = radius_curves(tmp_path, split_variants=True)
-    assert found is not None
-    plot = plot_radius_curves(found, MARKERS)
+    curves = radius_curves(tmp_path, split_variants=True)
+    assert curves is not None
+    plot = plot_radius_curves(curves, MARKERS)
     ((start, end),) = re.findall(r'd="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)" class="line dashed c0"', plot)
     assert start == end
     places = [float(x) for x in re.findall(r'translate\(([\d.]+) [\d.]+\)" class="marker c1"', plot)]
