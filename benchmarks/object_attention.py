@@ -12,12 +12,11 @@ Rerun the same command to resume; finished runs are only measured again.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from domainwise.explain.attention import Attention, measure_attention, tabulate_attention
 from domainwise.reports.formats import format_markdown_table
-from domainwise.reproduction.demo import METHODS, STEPS, Plan
+from domainwise.reproduction.demo import STEPS, build_demo
 from domainwise.selection.statistics import estimate_mean, format_percent
 from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.local_engine import run_all
@@ -25,6 +24,7 @@ from domainwise.training import RunConfig, RunResult
 from domainwise.training.device import pick_device
 from domainwise.training.loading import open_run
 
+METHODS = ("erm", "at", "uat", "mat", "ldat")
 DATASETS = ("silhouettes", "silhouettes_spurious")
 RADIUS, RADIUS_OF_AT = 0.5, 0.2
 
@@ -63,8 +63,18 @@ def main() -> None:
 def config(dataset: str, method: str, seed: int, steps: int, output: Path) -> RunConfig:
     """Return the config of the demo's run of this method, on either dataset."""
     radius = RADIUS_OF_AT if method == "at" else RADIUS
-    ((_, demo),) = Plan(methods=(method,), radii=(radius,), seed=seed, steps=steps).configs()
-    return replace(demo, dataset=dataset, output=output / f"{dataset}-{method}-{steps}-seed{seed}")
+    (row,) = build_demo(algorithms=(method,), radii=(radius,)).rows
+    return RunConfig(
+        dataset=dataset,
+        algorithm=method,
+        hparams=row.hparams,
+        trial_seed=seed,
+        steps=steps,
+        record_every=max(1, steps // 4),
+        device="cpu",
+        output=output / f"{dataset}-{method}-{steps}-seed{seed}",
+        keep_perturbations=row.keep_perturbations,
+    )
 
 
 def measure(runs: Mapping[str, Sequence[RunResult]]) -> AttentionByMethod:

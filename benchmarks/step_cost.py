@@ -21,7 +21,7 @@ from torchvision.models import resnet18
 
 from domainwise import MultiplePerturbation
 from domainwise.algorithms import ALGORITHMS
-from domainwise.reproduction.memory import HeldMemory, peak_bytes
+from domainwise.reproduction.memory import MemoryTracker, measure_peak_bytes
 from domainwise.training.device import keep_freed_memory
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
@@ -45,7 +45,7 @@ def main() -> None:
     batches = make_batches(options.batch_size, options.image_size)
     steps, states = make_steps(options.image_size)
     seconds = measure_seconds(steps, batches, options.rounds)
-    peaks = {name: states[name] + peak_bytes(partial(step, batches)) for name, step in steps.items()}
+    peaks = {name: states[name] + measure_peak_bytes(partial(step, batches)) for name, step in steps.items()}
     image_bytes = sum(x.nbytes for x, _ in batches)
     print(
         f"\nresnet18, {DOMAINS} x {options.batch_size} images of {options.image_size} px, k {COUNT}, rank {RANK}, "
@@ -129,7 +129,7 @@ def measure_largest_tensor(image_size: int, batch_size: int) -> tuple[int, int]:
     network = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3 * (image_size // 16) ** 2, CLASSES))
     x, y = (torch.cat(part) for part in zip(*make_batches(batch_size, image_size), strict=True))
     domain = torch.arange(DOMAINS).repeat_interleave(batch_size)
-    with HeldMemory() as watch:
+    with MemoryTracker() as watch:
         perturbation.attack(x, domain, lambda x: F.cross_entropy(network(x), y, reduction="none"))
     return watch.largest, batch_size * COUNT * x[0].nbytes
 

@@ -78,3 +78,35 @@ def write_grid(
             reached = accuracy + place / 10 + trial / 50
             run = folder / f"{name or algorithm}-{domain}-{trial}-{settings.get('draw', 0)}"
             write_run(run, algorithm, domain, (0.3, reached), trial=trial, **settings)
+
+
+def write_shift_run(
+    folder: Path, algorithm: str, holdout: float, shifted: float, loss: float = 0.1, *, trial: int = 0
+) -> Path:
+    """Write a finished run on two training domains, tested on a shift of 0 and one of 12, with one record."""
+    folder.mkdir(parents=True)
+    record = {
+        "schema": 1,
+        "step": 0,
+        "dataset": "silhouettes",
+        "algorithm": algorithm,
+        "trial_seed": trial,
+        "hparams_seed": 0,
+        "train_domains": ["style_0", "style_1"],
+        "validation_domains": [],
+        "test_domains": ["shift_0", "shift_12"],
+        "roles": "fixed",
+        "hparams": {},
+        "loss": loss,
+        "accuracy": {
+            "style_0": {"holdout": holdout - 0.1},
+            "style_1": {"holdout": holdout + 0.1},
+            "shift_0": {"main": 1.0, "holdout": 0.0},
+            "shift_12": {"main": shifted, "holdout": 0.0},
+        },
+    }
+    config = {"dataset": "silhouettes", "algorithm": algorithm, "steps": 1}
+    (folder / "records.jsonl").write_text(json.dumps(record) + "\n")
+    (folder / "config.json").write_text(json.dumps({"schema": 1, "config": config, "data": {}}))
+    (folder / "done").touch()
+    return folder

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, get_args
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -86,22 +87,39 @@ class DataProgress:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: int = 0, *, is_markdown: bool = False
 ) -> None:
-    """Print a table to stdout; its last `numeric` columns are right-aligned."""
+    """Print a table to stdout; its last `numeric` columns are right-aligned, the others wrap on a narrow terminal."""
     if is_markdown:
         from domainwise.reports.formats import format_markdown_table
 
         print(format_markdown_table(header, rows, numeric))
         return
+    console = Console()
+    # In a pipe or file, nothing is cut to the width of a terminal.
+    widths = _fit_columns([header, *rows], numeric, console.width if console.is_terminal else 10_000)
     table = Table(box=None, header_style="bold")
-    for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index < len(header) - numeric else "right", no_wrap=True)
+    for index, (name, width) in enumerate(zip(header, widths, strict=True)):
+        table.add_column(name, justify="left" if index < len(header) - numeric else "right", width=width)
     for row in rows:
         table.add_row(*map(Text, row))
-    console = Console()
-    if not console.is_terminal:
-        # In a pipe or file, nothing is cut to the width of a window.
-        console = Console(width=1000)
-    console.print(table)
+    # A table that does not fit even if its text wraps runs over the edge: rich would drop columns.
+    Console(width=sum(widths) + 2 * len(widths)).print(table)
+
+
+def _fit_columns(lines: Sequence[Sequence[str]], numeric: int, total: int) -> list[int]:
+    """Return the width of each column: its widest cell, or less if text has to wrap, but at least its longest word."""
+    columns = [list(column) for column in zip(*lines, strict=True)]
+    widest = [max(map(cell_len, column)) for column in columns]
+    texts = columns[: len(columns) - numeric]
+    widths = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in texts]
+    widths += widest[len(texts) :]
+    spare = max(0, total - sum(widths) - 2 * len(widths))
+    # The columns that need least are filled first.
+    order = sorted(range(len(texts)), key=lambda index: widest[index] - widths[index])
+    for position, index in enumerate(order):
+        extra = min(widest[index] - widths[index], spare // (len(order) - position))
+        widths[index] += extra
+        spare -= extra
+    return widths
 
 
 def print_json(value: Any) -> None:

@@ -1,30 +1,41 @@
-"""`domainwise reproduce`: the paper's tables and figures, each by one command."""
+"""`domainwise reproduce`: the paper's tables and figures, one command each."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 
-from domainwise.cli.console import DataProgress, SweepProgress, format_duration, interruptible, print_table
-from domainwise.cli.sweep import _print_outcomes
-from domainwise.errors import DomainwiseError, unknown
-from domainwise.figures import render_figure, write_figure
-from domainwise.reports.formats import format_markdown_table
-from domainwise.reports.html import Picture, write_page
-from domainwise.reproduction.plan import RecipeCost, RecipePlan, cost_of, plan_recipe
-from domainwise.reproduction.recipe import Recipe, Scale, recipe_named, recipes, scale_named
-from domainwise.reproduction.reproduce import Reproduced, reproduced
-from domainwise.reproduction.smoke_data import write_layouts
-from domainwise.storage.files import write_atomic
-from domainwise.storage.run_folder import RunFolder, RunStatus
-from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
-from domainwise.sweeps.engine import Engine
-from domainwise.sweeps.runner import SweepOutcome, make_engine, run_plan
-from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
-from domainwise.training import RunConfig
+from domainwise.cli.console import (
+    DataProgress,
+    SweepProgress,
+    format_duration,
+    interruptible,
+    make_console,
+    print_json,
+    print_table,
+)
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.errors import DomainwiseError
+from domainwise.reproduction.recipe import (
+    RecipeCost,
+    estimate_cost,
+    find_recipe,
+    find_scale,
+    list_paper_recipes,
+    load_recipes,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from domainwise.reproduction.plan import RecipePlan
+    from domainwise.reproduction.results import RecipeResult
+    from domainwise.reproduction.runner import ReproductionCallbacks
+    from domainwise.storage.run_folder import RunStatus
+    from domainwise.storage.sweep_folder import PlannedRun
 
 EXAMPLES = """
 Examples:
@@ -41,220 +52,230 @@ domainwise reproduce table_3 --scale cpu --data-dir data --draws 6 --trials 6
 
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
-domainwise reproduce figure_1 --scale cpu --data-dir data --so-far
+domainwise reproduce figure_1 --scale cpu --data-dir data --report-only
 
 domainwise reproduce theorem memory
 """
-ENGINES = ("local", "ray")
 
 
 def reproduce(
-    recipe: Annotated[list[str] | None, typer.Argument(help="By number or name, as --list shows them.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show every recipe, what it takes, and stop.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Every recipe.")] = False,
-    scale: Annotated[str, typer.Option(help="full: the paper's setting; cpu: reduced; smoke: two steps.")] = "cpu",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where runs and results go.")] = Path("runs/reproduce"),
-    data_dir: Annotated[Path | None, typer.Option(help="Where the datasets lie; smoke brings its own images.")] = None,
-    dataset: Annotated[list[str] | None, typer.Option(help="Only this one of a recipe's. May be repeated.")] = None,
-    row: Annotated[list[str] | None, typer.Option(help="Only this row of a recipe. May be repeated.")] = None,
-    trials: Annotated[int | None, typer.Option(help="In place of the scale's; more tell more.")] = None,
-    draws: Annotated[int | None, typer.Option(help="Of the hyperparameters, in place of the scale's.")] = None,
-    weights: Annotated[str | None, typer.Option(help="A file that networks for photographs start from.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many runs, and how long.")] = False,
-    so_far: Annotated[bool, typer.Option("--so-far", help="Run nothing; write what the finished runs say.")] = False,
-    engine: Annotated[str, typer.Option(help="local or ray, as for `domainwise sweep`.")] = "local",
-    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster.")] = None,
-    gpus_per_run: Annotated[float, typer.Option(help="That Ray reserves for a run.")] = 0.0,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")] = False,
+    recipe: Annotated[
+        list[str] | None, typer.Argument(help="Recipes, by name or number in the paper (see --list).")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List all recipes with their cost, and exit.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Run every recipe of the paper (all but the demo).")] = False,
+    scale: Annotated[
+        str, typer.Option(help="Size of the runs: full (the paper's settings), cpu (reduced) or smoke (two steps).")
+    ] = "cpu",
+    dataset: Annotated[list[str] | None, typer.Option(help="Run only this dataset of the recipes. Repeatable.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Run only this row of the recipes. Repeatable.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Repetitions with different seeds (default: the scale's).")] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(help="Hyperparameter draws per trial; the first is the defaults (default: the scale's)."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="File with the pretrained weights of the networks for photographs.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
+    workers: Annotated[int, typer.Option(help="Number of runs at a time.")] = 2,
+    address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
+    gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path(
+        "runs/reproduce"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the number of runs and the estimated time, and exit.")
+    ] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Run nothing; report the runs that are finished.")
+    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Run the paper's tables and figures again, put ours beside its numbers, and judge its claims.
+    """Run the paper's tables and figures, compare with its numbers, and judge its claims.
 
-    Finished runs are kept: the same command goes on where it stopped. Results are written as result.md and pictures.
+    Rerun the same command to resume. Results go to OUTPUT/SCALE/RECIPE as result.md, result.html and pictures.
     """
-    console = Console()
     if list_:
-        _list(console)
+        _print_list(as_json)
         return
-    chosen = list(recipes().values()) if all_ else [recipe_named(name) for name in recipe or []]
-    if not chosen:
-        raise DomainwiseError("say which recipes to run, or --all; `domainwise reproduce --list` shows them")
-    size = scale_named(scale)
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    for option, value in (("--workers", workers), ("--trials", trials), ("--draws", draws)):
-        if value is not None and value < 1:
-            raise DomainwiseError(f"{option} must be at least 1, not {value}")
-    for kind, given, known in (("dataset", dataset, _datasets(chosen)), ("row", row, _rows(chosen))):
-        for name in given or []:
-            if name not in known:
-                raise unknown(f"{kind} of these recipes", name, known)
-    size = replace(size, trials=trials or size.trials, draws=draws or size.draws)
-    if size.name == "smoke":
-        data_dir = write_layouts(output / "smoke" / "data")
-    settings = {} if weights is None else {"weights": weights}
-    only = {"datasets": dataset or [], "rows": row or []}
-    plans = [_plan(each, size, output, data_dir, only, settings, console) for each in chosen]
-    folder = SweepFolder(output / size.name)
-    if so_far:
-        for plan in plans:
-            write_result(plan, folder, data_dir, console)
+    recipes = list_paper_recipes() if all_ else [find_recipe(name) for name in recipe or []]
+    if not recipes:
+        raise DomainwiseError("no recipe given; name at least one or use --all (see `domainwise reproduce --list`)")
+    size = find_scale(scale, trials, draws)
+    from domainwise.reproduction.runner import plan_recipes
+    from domainwise.reproduction.runner import reproduce as reproduce_recipes
+    from domainwise.sweeps.runner import make_engine
+
+    run_engine = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run)
+    options: dict[str, Any] = {
+        "data_dir": data_dir,
+        "datasets": dataset or [],
+        "rows": row or [],
+        "settings": {} if weights is None else {"weights": weights},
+        "device": device,
+    }
+    console = make_console(quiet, stderr=True)
+    if dry_run:
+        with DataProgress(console) as data:
+            plans = plan_recipes(recipes, size, output, on_data=data.report, **options)
+        _print_estimates(plans, workers, make_console())
         return
-    if size.name != "smoke":
-        tell(plans, workers, console)
-    if not dry_run:
-        used = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run)
-        run_recipes(plans, used, folder, data_dir, retry_failed=retry_failed, console=console)
+    is_estimated = scale != "smoke" and not report_only and not quiet
+    with show_progress(console, lambda plans: _print_estimates(plans, workers, console) if is_estimated else None) as (
+        callbacks
+    ):
+        reproduction = reproduce_recipes(
+            recipes,
+            size,
+            output,
+            **options,
+            engine=run_engine,
+            retry_failed=retry_failed,
+            report_only=report_only,
+            callbacks=callbacks,
+        )
+    results = list(reproduction.results.values())
+    if as_json:
+        print_json([_to_plain(result) for result in results])
+    elif not quiet:
+        for result in results:
+            print_result(result)
+    for run, error in reproduction.errors.items():
+        console.print(f"[red]failed[/red]: {escape(f'{run.name}: {error}')}", highlight=False, soft_wrap=True)
+    if reproduction.errors:
+        raise typer.Exit(1)
 
 
-def _datasets(chosen: Sequence[Recipe]) -> list[str]:
-    return list(dict.fromkeys(name for recipe in chosen for block in recipe.blocks for name in block.datasets))
+@contextmanager
+def show_progress(
+    console: "Console", on_plan: "Callable[[Sequence[RecipePlan]], None]" = lambda plans: None
+) -> "Iterator[ReproductionCallbacks]":
+    """Yield callbacks that show the data being read, then the status of the runs, then what is written.
+
+    Args:
+        on_plan: called with the plans before the runs are shown.
+    """
+    from domainwise.reproduction.runner import ReproductionCallbacks
+
+    progress = SweepProgress((), None, console)
+
+    def start_runs(plans: "Sequence[RecipePlan]") -> None:
+        nonlocal progress
+        data.stop()
+        on_plan(plans)
+        runs = {run: config.steps for plan in plans for run, config in plan.runs.items()}
+        if runs:
+            steps = set(runs.values())
+            progress = SweepProgress(runs, steps.pop() if len(steps) == 1 else None, console).__enter__()
+
+    def update(run: "PlannedRun", status: "RunStatus") -> None:
+        progress.update(run, status)
+        if all(each.state in ("done", "failed") for each in progress.statuses.values()):
+            progress.__exit__()
+
+    def report_data(task: str, done: int, total: int) -> None:
+        # rich shows one live display at a time.
+        if not progress.live.is_started:
+            data.report(task, done, total)
+
+    def report_result(result: "RecipeResult") -> None:
+        files = ", ".join(map(str, result.files))
+        console.print(f"{result.recipe.key}: wrote {files}", highlight=False, soft_wrap=True)
+
+    with DataProgress(console) as data, interruptible() as is_interrupted:
+        try:
+            yield ReproductionCallbacks(report_data, start_runs, update, report_result, is_interrupted)
+        finally:
+            progress.__exit__()
 
 
-def _rows(chosen: Sequence[Recipe]) -> list[str]:
-    return list(dict.fromkeys(row.name for recipe in chosen for row in recipe.rows))
+def print_result(result: "RecipeResult") -> None:
+    """Print the tables and notes of a result to stdout."""
+    console = make_console()
+    for table in result.tables:
+        console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False, soft_wrap=True)
+        print_table(table.header, table.rows, table.numeric)
+        for note in table.notes:
+            console.print(escape(note), highlight=False)
+    for note in result.notes:
+        console.print(f"note: {escape(note)}", highlight=False)
 
 
-def _list(console: Console) -> None:
-    full, cpu = scale_named("full"), scale_named("cpu")
+def _to_plain(result: "RecipeResult") -> dict[str, Any]:
+    tables = [{"title": table.title, "header": table.header, "rows": table.rows} for table in result.tables]
+    verdicts = [vars(verdict) for verdict in result.verdicts]
+    return {
+        "recipe": result.recipe.key,
+        "tables": tables,
+        "verdicts": verdicts,
+        "notes": result.notes,
+        "files": result.files,
+    }
+
+
+def _print_list(as_json: bool) -> None:
+    full, cpu = find_scale("full"), find_scale("cpu")
+    costs = [(each, estimate_cost(each, full), estimate_cost(each, cpu)) for each in load_recipes().values()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "recipe": each.key,
+                    "name": each.name,
+                    "numbers": each.numbers,
+                    "about": each.about,
+                    "full_runs": at_full.runs,
+                    "cpu_runs": at_cpu.runs,
+                    "cpu_seconds": at_cpu.seconds if at_cpu.runs else None,
+                }
+                for each, at_full, at_cpu in costs
+            ]
+        )
+        return
     rows = [
         (
+            each.key if each.name == each.key else f"{each.key} ({each.name})",
             ", ".join(each.numbers),
-            each.key,
-            each.name,
-            str(cost_of(each, full).runs or ""),
-            _in_words(cost_of(each, cpu)),
+            str(at_full.runs or ""),
+            _format_cost(at_cpu),
             each.about,
         )
-        for each in recipes().values()
+        for each, at_full, at_cpu in costs
     ]
-    print_table(("in the paper", "recipe", "or", "runs at full scale", "cpu scale, two processors", "what"), rows, 0)
-    console.print("\n--dry-run measures a few steps and tells how long a scale takes here", highlight=False)
+    print_table(("recipe", "in the paper", "runs, full scale", "cpu scale, two cores", "about"), rows)
+    print("\nUse --dry-run to measure a few steps and estimate the time on this machine.")
 
 
-def _in_words(cost: RecipeCost) -> str:
-    return f"{cost.runs} runs, {format_duration(cost.seconds or 0.0)}" if cost.runs else "a minute"
+def _format_cost(cost: RecipeCost) -> str:
+    if not cost.runs:
+        return "about a minute"
+    return f"{cost.runs} runs" if cost.seconds is None else f"{cost.runs} runs, {format_duration(cost.seconds)}"
 
 
-def _plan(
-    recipe: Recipe,
-    scale: Scale,
-    output: Path,
-    data_dir: Path | None,
-    only: Mapping[str, Sequence[str]],
-    settings: Mapping[str, Any],
-    console: Console,
-) -> RecipePlan:
-    with DataProgress(console) as data:
-        return plan_recipe(
-            recipe,
-            scale,
-            # Shared by all recipes: what several tables need is run once.
-            output / scale.name / "runs",
-            data_dir=data_dir,
-            **only,
-            settings=settings,
-            on_data=data.report,
-        )
+def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: "Console") -> None:
+    """Print per recipe what is skipped, the number of runs and the time they take, from a few measured steps."""
+    from domainwise.storage.run_folder import RunFolder
+    from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
 
-
-def tell(plans: Sequence[RecipePlan], workers: int, console: Console) -> None:
-    """How many runs each still needs and how long they will take, from a few real steps."""
     costs: RunCosts = {}
     for plan in plans:
-        for name, why in plan.left_out.items():
-            console.print(f"{plan.recipe.key}: {name} is left out: {why}", highlight=False, soft_wrap=True)
-        to_do = [config for run, config in plan.runs.items() if not RunFolder(run.folder).is_done]
-        line = f"{plan.recipe.key}: {len(plan.runs)} runs, {len(plan.runs) - len(to_do)} of them done"
-        if to_do:
-            line += f"; {_estimate(to_do, workers, costs, console)}"
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def _estimate(configs: Sequence[RunConfig], workers: int, costs: RunCosts, console: Console) -> str:
-    with console.status("measuring a few steps") as status:
-
-        def show(what: str) -> None:
-            status.update(f"measuring a few steps of {what}")
-
-        try:
-            return f"about {format_duration(estimate_seconds(configs, workers, show, costs))} with {workers} at a time"
-        except DomainwiseError as error:
-            return f"how long cannot be told: {error}"
-
-
-def run_recipes(
-    plans: Sequence[RecipePlan],
-    engine: Engine,
-    folder: SweepFolder,
-    data_dir: Path | None,
-    *,
-    retry_failed: bool,
-    console: Console,
-) -> None:
-    """All runs together, so that workers begin once; each result is written as soon as its runs have ended."""
-    unwritten, ended = list(plans), set[Path]()
-
-    def write_what_is_complete() -> None:
-        for plan in [plan for plan in unwritten if all(run.folder in ended for run in plan.runs)]:
-            unwritten.remove(plan)
-            write_result(plan, folder, data_dir, console)
-
-    runs = dict({run.folder: (run, config) for plan in plans for run, config in plan.runs.items()}.values())
-    outcome = SweepOutcome(0, 0)
-    with folder.lock():
-        with interruptible() as is_interrupted, SweepProgress(runs, None, console) as progress:
-
-            def on_status(run: PlannedRun, status: RunStatus) -> None:
-                progress.update(run, status)
-                if status.state in ("done", "failed"):
-                    ended.add(run.folder)
-                    write_what_is_complete()
-
-            if runs:
-                outcome = run_plan(
-                    runs, engine, retry_failed=retry_failed, on_status=on_status, should_stop=is_interrupted
-                )
-        with console.status("working out what needs no runs"):
-            write_what_is_complete()
-    if runs:
-        _print_outcomes({folder.path: outcome}, console)
-
-
-def write_result(plan: RecipePlan, folder: SweepFolder, data_dir: Path | None, console: Console) -> None:
-    """What the recipe's finished runs say: printed, and written into its folder as Markdown, pictures and a page."""
-    made = reproduced(plan, data_dir)
-    place = folder.path / plan.recipe.key
-    place.mkdir(parents=True, exist_ok=True)
-    title = f"{', '.join(plan.recipe.numbers)}: {plan.recipe.about}"
-    for table in made.tables:
-        console.print(f"\n[bold]{table.title}[/bold]", highlight=False, soft_wrap=True)
-        print_table(table.header, table.rows, numeric=table.numeric)
-    for note in made.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    for name, figure in made.figures.items():
-        write_figure(place / f"{name}.png", figure)
-    files = [place / "result.md"]
-    write_atomic(files[0], _as_text(title, made).encode())
-    done = [run.folder for run in plan.runs if RunFolder(run.folder).is_done]
-    if done and made.tables:
-        files.append(place / "result.html")
-        pictures = [
-            Picture(
-                name.replace("_", " "), plan.recipe.about, f"{name}: {plan.recipe.about}", png=render_figure(figure)
-            )
-            for name, figure in made.figures.items()
-        ]
-        extra = [*made.tables[:-1], replace(made.tables[-1], notes=made.notes)]
-        write_page(files[1], done, split_variants=True, title=title, tables=extra, pictures=pictures)
-    console.print(f"[bold]wrote[/bold] {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
-
-
-def _as_text(title: str, made: Reproduced) -> str:
-    parts = [f"# {title}"]
-    parts += [
-        f"## {each.title}\n\n{format_markdown_table(each.header, each.rows, each.numeric)}" for each in made.tables
-    ]
-    parts += [f"![{name}]({name}.png)" for name in made.figures]
-    parts += ["\n".join(f"- {note}" for note in made.notes)] if made.notes else []
-    return "\n\n".join(parts) + "\n"
+        key = plan.recipe.key
+        for name, reason in plan.skipped.items():
+            console.print(f"{key}: {name} skipped: {escape(reason)}", highlight=False, soft_wrap=True)
+        configs = [config for run, config in plan.runs.items() if not RunFolder(run.folder).is_done]
+        text = f"{key}: {len(plan.runs)} runs, {len(plan.runs) - len(configs)} done"
+        if configs:
+            with console.status("measuring a few steps") as line:
+                try:
+                    seconds = estimate_seconds(
+                        configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), costs
+                    )
+                    text += f"; estimated: {format_duration(seconds)} with {workers} runs at a time"
+                except DomainwiseError as error:
+                    text += f"; could not estimate the time: {error}"
+        console.print(escape(text), highlight=False, soft_wrap=True)

@@ -1,1 +1,61 @@
-"""The paper's tables and figures as recipes: what to run, at three scales, and what the paper says came out."""
+"""The paper's tables, figures and theorem, and the demo, as recipes: run, compared with the paper and judged."""
+
+from typing import TYPE_CHECKING
+
+from domainwise.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from domainwise.reproduction.comparison import ClaimVerdict
+    from domainwise.reproduction.demo import run_demo
+    from domainwise.reproduction.recipe import (
+        Recipe,
+        Scale,
+        estimate_cost,
+        find_recipe,
+        find_scale,
+        list_paper_recipes,
+        load_recipes,
+    )
+    from domainwise.reproduction.results import RecipeResult
+    from domainwise.reproduction.runner import Reproduction, ReproductionCallbacks, plan_recipes, reproduce
+
+__all__ = [
+    "ClaimVerdict",
+    "Recipe",
+    "RecipeResult",
+    "Reproduction",
+    "ReproductionCallbacks",
+    "Scale",
+    "estimate_cost",
+    "find_recipe",
+    "find_scale",
+    "list_paper_recipes",
+    "load_recipes",
+    "plan_recipes",
+    "reproduce",
+    "run_demo",
+]
+
+__getattr__ = export_lazily(
+    __name__,
+    {
+        "ClaimVerdict": "comparison",
+        "Recipe": "recipe",
+        "RecipeResult": "results",
+        "Reproduction": "runner",
+        "ReproductionCallbacks": "runner",
+        "Scale": "recipe",
+        "estimate_cost": "recipe",
+        "find_recipe": "recipe",
+        "find_scale": "recipe",
+        "list_paper_recipes": "recipe",
+        "load_recipes": "recipe",
+        "plan_recipes": "runner",
+        "reproduce": "runner",
+        "run_demo": "demo",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

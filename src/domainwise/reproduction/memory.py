@@ -1,4 +1,4 @@
-"""The paper's remark that LDAT needs less memory than MAT at the same time a step, measured."""
+"""Memory and time of a training step: the paper's remark that LDAT needs less memory than MAT in the same time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,37 +14,36 @@ from torch.utils._pytree import tree_leaves
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.networks import build_backbone, small_cnn
-from domainwise.reproduction.recipe import Claim
-from domainwise.reproduction.verdict import Judged, Verdict
+from domainwise.reproduction.comparison import ClaimVerdict
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
-# Two times that differ by less than this are called the same.
-_SAME_TIME = 1.1
+# Times count as equal up to this ratio.
+_MAX_TIME_RATIO = 1.1
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of a method's step.
+class StepCost:
+    """Memory and time of a training step.
 
     Args:
-        kept: bytes of the perturbations between steps.
-        peak: bytes held at once during a step, in what it makes.
-        seconds: of a step, the best of several.
+        perturbations: bytes of the perturbations, which persist between steps.
+        peak: largest number of bytes held at once by tensors that a step creates.
+        seconds: time of a step, the best of several.
     """
 
     method: str
-    kept: int
+    perturbations: int
     peak: int
     seconds: float
 
     @property
     def total(self) -> int:
-        """Both together; weights and their optimizer are the same for all methods, and not in it."""
-        return self.kept + self.peak
+        """Both together, without weights and optimizer state, which are the same for all methods."""
+        return self.perturbations + self.peak
 
 
-def measured_costs(network: str, image_size: int, batch_size: int, rounds: int = 3) -> list[Cost]:
-    """A step of ERM, MAT and LDAT on three domains of random images, one after the other in every round."""
+def measure_step_costs(network: str, image_size: int, batch_size: int, rounds: int = 3) -> list[StepCost]:
+    """Measure a step of ERM, MAT and LDAT on three domains of random images; the methods take turns every round."""
     shape = (3, image_size, image_size)
     generator = torch.Generator().manual_seed(0)
     batches = [
@@ -55,66 +54,70 @@ def measured_costs(network: str, image_size: int, batch_size: int, rounds: int =
         for _ in range(DOMAINS)
     ]
     hparams: dict[str, dict[str, Any]] = {"erm": {}, "mat": {"count": COUNT}, "ldat": {"rank": RANK}}
-    build = small_cnn if network == "small_cnn" else partial(build_backbone, network)
-    made = {}
+    build_network = small_cnn if network == "small_cnn" else partial(build_backbone, network)
+    algorithms = {}
     for method, values in hparams.items():
         torch.manual_seed(0)
-        own = build(shape, CLASSES).to(memory_format=torch.channels_last)
-        made[method] = ALGORITHMS[method](own, num_domains=DOMAINS, input_shape=shape, **values)
-    best = dict.fromkeys(made, float("inf"))
+        model = build_network(shape, CLASSES).to(memory_format=torch.channels_last)
+        algorithms[method] = ALGORITHMS[method](model, num_domains=DOMAINS, input_shape=shape, **values)
+    seconds = dict.fromkeys(algorithms, float("inf"))
     for round_ in range(rounds + 1):
-        for method, algorithm in made.items():
-            began = time.perf_counter()
+        for method, algorithm in algorithms.items():
+            start = time.perf_counter()
             algorithm.update(batches)
-            if round_:  # the first only warms up
-                best[method] = min(best[method], time.perf_counter() - began)
+            if round_:  # the first round warms up
+                seconds[method] = min(seconds[method], time.perf_counter() - start)
     return [
-        Cost(method, _kept(algorithm), peak_bytes(lambda each=algorithm: each.update(batches)), best[method])  # type: ignore[misc]
-        for method, algorithm in made.items()
+        StepCost(
+            method,
+            _count_perturbation_bytes(algorithm),
+            measure_peak_bytes(partial(algorithm.update, batches)),
+            seconds[method],
+        )
+        for method, algorithm in algorithms.items()
     ]
 
 
-def _kept(algorithm: Any) -> int:
+def _count_perturbation_bytes(algorithm: Any) -> int:
     perturbation = getattr(algorithm, "perturbation", None)
     return 0 if perturbation is None else sum(each.nbytes for each in perturbation.parameters())
 
 
-def judged_costs(costs: Sequence[Cost]) -> list[Judged]:
-    of = {cost.method: cost for cost in costs}
-    mat, ldat = of["mat"], of["ldat"]
-    less: Verdict = "holds" if ldat.total < mat.total else "does not hold"
+def judge_step_costs(costs: Sequence[StepCost]) -> list[ClaimVerdict]:
+    """Return the verdicts on the paper's two claims about the cost of LDAT and MAT."""
+    by_method = {cost.method: cost for cost in costs}
+    mat, ldat = by_method["mat"], by_method["ldat"]
     ratio = max(mat.seconds, ldat.seconds) / min(mat.seconds, ldat.seconds)
-    same: Verdict = "holds" if ratio <= _SAME_TIME else "does not hold"
     return [
-        Judged(
-            Claim("LDAT needs less memory than MAT in training", "ldat", "mat"),
-            less,
-            f"{_megabytes(ldat.total)} against {_megabytes(mat.total)} at most at once "
-            f"({ldat.total / mat.total - 1:+.1%}); "
-            f"of that perturbations {_megabytes(ldat.kept)} against {_megabytes(mat.kept)}",
+        ClaimVerdict(
+            "LDAT needs less memory than MAT in training",
+            "holds" if ldat.total < mat.total else "does not hold",
+            f"peak {_format_megabytes(ldat.total)} against {_format_megabytes(mat.total)} "
+            f"({ldat.total / mat.total - 1:+.1%}), of which perturbations "
+            f"{_format_megabytes(ldat.perturbations)} against {_format_megabytes(mat.perturbations)}",
         ),
-        Judged(
-            Claim("LDAT and MAT take the same time", "ldat", "mat"),
-            same,
-            f"{1e3 * ldat.seconds:.0f} ms against {1e3 * mat.seconds:.0f} ms a step, the best of several",
+        ClaimVerdict(
+            "LDAT and MAT take the same time",
+            "holds" if ratio <= _MAX_TIME_RATIO else "does not hold",
+            f"{1e3 * ldat.seconds:.0f} ms against {1e3 * mat.seconds:.0f} ms per step, the best of several",
         ),
     ]
 
 
-def _megabytes(count: int) -> str:
+def _format_megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def peak_bytes(step: Callable[[], object]) -> int:
-    """The most that is held at once while `step` runs, beyond what was there before."""
-    watch = HeldMemory()
-    with watch:
+def measure_peak_bytes(step: Callable[[], object]) -> int:
+    """Return the largest number of bytes held at once while `step` runs, in addition to what existed before."""
+    tracker = MemoryTracker()
+    with tracker:
         step()
-    return watch.peak
+    return tracker.peak
 
 
-class HeldMemory(TorchDispatchMode):
-    """Follows the memory of all tensors that come out of operations inside, while anything still refers to it."""
+class MemoryTracker(TorchDispatchMode):
+    """Tracks the memory of all tensors that operations return, for as long as anything refers to it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -124,12 +127,12 @@ class HeldMemory(TorchDispatchMode):
         self.largest: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs)):
+        for tensor in _list_tensors((args, kwargs)):
             if tensor.untyped_storage()._cdata not in self.held:
                 self.before.add(tensor.untyped_storage()._cdata)
         result = func(*args, **(kwargs or {}))
-        self.held = {key: (alive, size) for key, (alive, size) in self.held.items() if not alive.expired()}
-        for tensor in _tensors(result):
+        self.held = {key: (reference, size) for key, (reference, size) in self.held.items() if not reference.expired()}
+        for tensor in _list_tensors(result):
             storage = tensor.untyped_storage()
             self.largest = max(self.largest, tensor.nbytes)
             if storage._cdata not in self.before:
@@ -138,5 +141,5 @@ class HeldMemory(TorchDispatchMode):
         return result
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def _list_tensors(values: Any) -> list[Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]

@@ -1,189 +1,159 @@
-"""From a recipe and a scale to runs: for every row and dataset a small sweep in a folder of its own."""
+"""From a recipe and a scale to runs: one small sweep per row and dataset, in a folder of its own."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.reproduction.recipe import PHOTO, Block, Recipe, Row, Scale
+from domainwise.reproduction.recipe import Block, Recipe, Row, Scale
+from domainwise.storage.run_folder import RunFolder
 from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training.registry import DatasetCache
 
 
 @dataclass(frozen=True)
-class Part:
-    """The runs of one row on one dataset, and how a model is chosen from them."""
+class RowPlan:
+    """The runs of one row on one dataset, and the rule that selects a model from them."""
 
     row: Row
     dataset: str
     selection: str
     runs: Plan
 
+    def list_finished(self) -> list[Path]:
+        """Return the folders of the finished runs."""
+        return [run.folder for run in self.runs if RunFolder(run.folder).is_done]
+
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """What is to be run.
+    """The runs of a recipe.
 
     Args:
-        left_out: datasets that cannot be opened, and why.
+        folder: where its result is written.
+        skipped: datasets that could not be opened, and why.
+        file_name: name of the result's files, without suffix.
     """
 
     recipe: Recipe
     scale: Scale
-    parts: tuple[Part, ...]
-    left_out: Mapping[str, str]
+    folder: Path
+    row_plans: tuple[RowPlan, ...]
+    skipped: Mapping[str, str]
+    data_dir: Path | None = None
+    file_name: str = "result"
 
     @property
     def runs(self) -> Plan:
-        """All of them, trial by trial; a run that two rows or blocks share is there once."""
-        every = {run.folder: (run, config) for part in self.parts for run, config in part.runs.items()}
-        return dict(sorted(every.values(), key=lambda pair: pair[0].trial))
+        """All runs, trial by trial; a run that several rows or blocks share is listed once."""
+        return merge_plans(row_plan.runs for row_plan in self.row_plans)
+
+
+def merge_plans(plans: Iterable[Plan]) -> Plan:
+    """Return the runs of several plans, trial by trial, each folder once."""
+    by_folder = {run.folder: (run, config) for plan in plans for run, config in plan.items()}
+    return dict(sorted(by_folder.values(), key=lambda pair: pair[0].trial))
 
 
 def plan_recipe(
     recipe: Recipe,
     scale: Scale,
     folder: Path,
+    runs_folder: Path,
     *,
-    data_dir: str | Path | None = None,
+    data_dir: Path | None = None,
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
     on_data: OnProgress = ignore_progress,
+    cache: DatasetCache | None = None,
 ) -> RecipePlan:
-    """The runs of the recipe, into folders below `folder`.
+    """Plan the runs of a recipe.
 
     Args:
-        datasets, rows: the only ones to run of those that the recipe has; none means all.
-        settings: that take the place of the scale's; `weights` only of networks that do not begin from nothing.
+        folder: where the result is written.
+        runs_folder: where the runs are; recipes with the same `runs_folder` share runs.
+        datasets, rows: the recipe's datasets and rows to run (default: all).
+        settings: replace the scale's settings; `weights` only for networks that are not trained from scratch.
+        cache: builds the datasets; share one between several plans.
     """
-    parts: list[Part] = []
-    left_out: dict[str, str] = {}
-    opened = DatasetCache()
-    for block in blocks_at(recipe, scale):
+    row_plans: list[RowPlan] = []
+    skipped: dict[str, str] = {}
+    cache = cache or DatasetCache()
+    placement = {"device": device} if data_dir is None else {"device": device, "data_dir": data_dir}
+    for block in scale.select_blocks(recipe):
         for dataset in [name for name in block.datasets if not datasets or name in datasets]:
-            given = _settings(scale, dataset, settings or {})
+            run_settings = _merge_settings(scale, dataset, settings or {})
             try:
-                tests = _tested(block, dataset, scale, given, data_dir, on_data, opened)
+                test_domains = _choose_test_domains(block, dataset, scale, run_settings, placement, on_data, cache)
             except DomainwiseError as error:
-                left_out[dataset] = str(error)
+                skipped[dataset] = str(error)
                 continue
             for row in [each for each in recipe.rows if not rows or each.name in rows]:
-                spec = _spec(block, row, dataset, scale, given, tests)
-                place = _slug(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
-                placement = {} if data_dir is None else {"data_dir": data_dir}
-                runs = plan_sweep(spec, folder / place, placement=placement, on_data=on_data, datasets=opened)
-                named = {replace(run, name=f"{place}/{run.name}"): config for run, config in runs.items()}
-                parts.append(Part(row, dataset, block.selection, named))
-    return RecipePlan(recipe, scale, tuple(parts), left_out)
+                spec = _build_spec(block, row, dataset, scale, run_settings, test_domains)
+                subfolder = _slugify(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
+                plan = plan_sweep(
+                    spec,
+                    runs_folder / subfolder,
+                    placement={**placement, "keep_perturbations": row.keep_perturbations},
+                    on_data=on_data,
+                    datasets=cache,
+                )
+                runs = {
+                    replace(run, name=f"{subfolder}/{run.name}"): config
+                    for run, config in plan.items()
+                    if run.trial >= scale.first_trial
+                }
+                row_plans.append(RowPlan(row, dataset, block.selection, runs))
+    return RecipePlan(recipe, scale, folder, tuple(row_plans), skipped, data_dir)
 
 
-def blocks_at(recipe: Recipe, scale: Scale) -> tuple[Block, ...]:
-    """The datasets that the recipe has at this scale."""
-    if not scale.is_one_cell:
-        return recipe.blocks
-    return tuple(replace(block, datasets=block.datasets[:1]) for block in recipe.blocks[:1])
+def _merge_settings(scale: Scale, dataset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a sweep, where the image size is an option of the dataset."""
+    settings = scale.get_settings(dataset)
+    is_pretrained = settings.get("weights", "none") != "none"
+    settings |= {name: value for name, value in overrides.items() if name != "weights" or is_pretrained}
+    image_size = settings.pop("image_size", None)
+    return settings if image_size is None else {**settings, "dataset_options": {"image_size": image_size}}
 
 
-def _settings(scale: Scale, dataset: str, others: Mapping[str, Any]) -> dict[str, Any]:
-    """As a sweep takes them; the size of images is an option of the dataset."""
-    given = scale.of(dataset)
-    has_weights = given.get("weights", "none") != "none"
-    given |= {name: value for name, value in others.items() if name != "weights" or has_weights}
-    size = given.pop("image_size", None)
-    return {**given, **({} if size is None else {"dataset_options": {"image_size": size}})}
-
-
-def _tested(
+def _choose_test_domains(
     block: Block,
     dataset: str,
     scale: Scale,
-    given: Mapping[str, Any],
-    data_dir: Any,
+    settings: Mapping[str, Any],
+    placement: Mapping[str, Any],
     on_data: OnProgress,
-    opened: DatasetCache,
+    cache: DatasetCache,
 ) -> tuple[str, ...]:
-    """The domains to leave out in turn; none named means all, in one run where training domains are named."""
-    spec = SweepSpec((dataset,), ("erm",), settings=dict(given))
-    built = opened.build(spec.config(dataset, "erm", data_dir=data_dir), on_data)
+    """Return the domains to hold out in turn (empty: all). Raises an error if the dataset cannot be opened."""
+    spec = SweepSpec((dataset,), ("erm",), settings=dict(settings))
+    built = cache.build(spec.config(dataset, "erm", **placement), on_data)
     if block.test_domains or block.train_domains or not scale.is_one_cell:
         return block.test_domains
     return tuple(domain.name for domain in built.domains if domain.role in (None, "test"))[:1]
 
 
-def _spec(
-    block: Block, row: Row, dataset: str, scale: Scale, given: Mapping[str, Any], tests: tuple[str, ...]
+def _build_spec(
+    block: Block, row: Row, dataset: str, scale: Scale, settings: Mapping[str, Any], test_domains: tuple[str, ...]
 ) -> SweepSpec:
-    alone = {"train_domains": block.train_domains} if block.train_domains else {}
+    train_domains = {"train_domains": block.train_domains} if block.train_domains else {}
     return SweepSpec(
         datasets=(dataset,),
         algorithms=(row.algorithm,),
         selection=(block.selection,),
         draws=scale.draws or block.draws,
-        trials=scale.trials,
+        trials=scale.first_trial + scale.trials,
         space=row.space,
-        test_domains=tests,
+        test_domains=test_domains,
         hparams=row.hparams,
-        settings={**given, **alone},
+        settings={**settings, **train_domains},
     )
 
 
-def _slug(name: str) -> str:
+def _slugify(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "_")
-
-
-# An update as a multiple of ERM's, as `benchmarks/method_cost.py` measured it; methods that are not here take as long.
-_UPDATE = {
-    "at": 1.6,
-    "uat": 1.4,
-    "mat": 1.6,
-    "ldat": 1.6,
-    "mixup": 1.1,
-    "sagnet": 2.5,
-    "andmask": 1.2,
-    "ncdg": 8.1,
-}
-# How many are left out in turn; datasets that are not here have four domains.
-_TURNS = {"nico": 1, "colored_mnist": 1}
-_DOMAINS = 4
-_PROCESSORS = 2
-
-
-@dataclass(frozen=True)
-class RecipeCost:
-    """How many runs, and their seconds where the scale knows what a run costs."""
-
-    runs: int
-    seconds: float | None
-
-
-def cost_of(recipe: Recipe, scale: Scale) -> RecipeCost:
-    runs, seconds = 0, 0.0
-    is_known = bool(scale.cost)
-    for block in blocks_at(recipe, scale):
-        for dataset in block.datasets:
-            count = _turns(block, dataset, scale) * (scale.draws or block.draws) * scale.trials
-            runs += count * len(recipe.rows)
-            if is_known:
-                updates, evaluations = _of_erm(block, scale.cost["photo" if dataset in PHOTO else dataset])
-                seconds += count * sum(evaluations + updates * _UPDATE.get(row.algorithm, 1.0) for row in recipe.rows)
-    return RecipeCost(runs, seconds / _PROCESSORS if is_known else None)
-
-
-def _of_erm(block: Block, cost: Sequence[float]) -> tuple[float, float]:
-    """Seconds of an ERM run: a batch fewer for each domain that does not train, and the whole of it to evaluate."""
-    updates, evaluations = cost
-    if not block.train_domains:
-        return updates, evaluations
-    trained = len(block.train_domains)
-    # Holdouts of all domains have about as many images as the rest of one.
-    return updates * trained / (_DOMAINS - 1), evaluations * (1 + _DOMAINS - trained) / 2
-
-
-def _turns(block: Block, dataset: str, scale: Scale) -> int:
-    if block.train_domains or scale.is_one_cell:
-        return 1
-    return len(block.test_domains) or _TURNS.get(dataset, 4)

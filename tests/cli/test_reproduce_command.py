@@ -1,0 +1,99 @@
+"""`domainwise reproduce`: its list, and invalid options."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.reproduction.recipe import load_recipes
+
+
+def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any]) -> None:
+    outcome = domainwise("reproduce", "--list")
+    assert outcome.code == 0, outcome.err
+    for recipe in load_recipes().values():
+        (line,) = [line for line in outcome.out.splitlines() if f" {recipe.key} " in line]
+        assert recipe.about in line
+        assert ", ".join(recipe.numbers) in line
+    (main,) = [line for line in outcome.out.splitlines() if " table_2 " in line]
+    # Sixteen methods, three trials: eight draws on three times four test domains, six on each of the other two.
+    assert str(16 * 3 * (8 * 3 * 4 + 6 + 6)) in main.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "no recipe given; name at least one or use --all"),
+        (("tabel_1",), "unknown recipe 'tabel_1'; did you mean 'table_1'?"),
+        (("table_1", "--scale", "gpu"), "unknown scale 'gpu'"),
+        (("table_1", "--engine", "slurm"), "unknown engine 'slurm'"),
+        (("table_1", "--workers", "0"), "workers must be at least 1, got 0"),
+        (("table_1", "--trials", "0"), "trials must be at least 1, got 0"),
+        (("table_1", "--draws", "-1"), "draws must be at least 1, got -1"),
+        (("table_1", "--dataset", "pcas"), "unknown dataset of these recipes 'pcas'; did you mean 'pacs'?"),
+        (
+            ("table_7", "--row", "mat, eta .1"),
+            "unknown row of these recipes 'mat, eta .1'; did you mean 'mat, eta 0.1'?",
+        ),
+        (("table_8", "--dataset", "nico"), "unknown dataset of these recipes 'nico'"),
+    ],
+)
+def test_an_invalid_option_is_one_line(
+    options: tuple[str, ...], message: str, domainwise: Callable[..., Any], tmp_path: Path
+) -> None:
+    outcome = domainwise("reproduce", *options, "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_missing_data_is_reported_and_nothing_runs(domainwise: Callable[..., Any], tmp_path: Path) -> None:
+    options = ("table_8", "--scale", "cpu", "--data-dir", tmp_path / "nowhere", "-o", tmp_path / "out")
+    outcome = domainwise("reproduce", *options)
+    assert outcome.code == 0, outcome.err
+    assert "table_8: pacs skipped: " in outcome.err
+    assert "table_8: 0 runs" in outcome.err
+    result = (tmp_path / "out" / "cpu" / "table_8" / "result.md").read_text()
+    assert "no finished runs" in result
+
+
+def test_the_list_as_json(domainwise: Callable[..., Any]) -> None:
+    recipes = {each["recipe"]: each for each in json.loads(domainwise("reproduce", "--list", "--json").out)}
+    assert list(recipes) == list(load_recipes())
+    assert recipes["table_6"]["numbers"] == ["Table 6", "Figure 5"]
+    assert recipes["table_1"]["cpu_runs"] == 26
+    assert recipes["theorem"]["cpu_seconds"] is None
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_list_wraps_on_a_narrow_terminal(
+    width: int, domainwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    output = re.sub(r"\x1b\[[0-9;]*m", "", domainwise("reproduce", "--list").out)
+    assert max(map(len, output.splitlines())) <= width
+    assert "\u2026" not in output
+    words = set(output.split())
+    for recipe in load_recipes().values():
+        assert {recipe.key, *recipe.about.split(), *" ".join(recipe.numbers).split()} <= {*words, *_strip(words)}
+
+
+def _strip(words: set[str]) -> set[str]:
+    return {word.strip(",") for word in words}
+
+
+def test_the_list_and_help_import_no_torch() -> None:
+    code = (
+        "import sys; from domainwise.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    for options in (["reproduce", "--list"], ["reproduce", "--help"], ["demo", "--help"]):
+        subprocess.run([sys.executable, "-c", code, *options], check=True, capture_output=True)

@@ -1,0 +1,99 @@
+"""The demo: which runs it plans, and its page."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.errors import DomainwiseError
+from domainwise.reproduction.demo import build_demo, run_demo
+from domainwise.reproduction.plan import RecipePlan, plan_recipe
+from domainwise.reproduction.recipe import find_scale
+from domainwise.sweeps.engine import EngineCallbacks
+from domainwise.training import RunConfig, train
+
+
+def plan(trials: int = 1, **options: Any) -> RecipePlan:
+    return plan_recipe(build_demo(**options), find_scale("cpu", trials), Path("out"), Path("out/runs"))
+
+
+def test_the_plan_has_every_method_radius_and_seed_once() -> None:
+    runs = plan(trials=2).runs
+    assert len(build_demo().rows) == 13
+    assert len({run.folder for run in runs}) == len(runs) == 26
+    assert {run.trial for run in runs} == {0, 1}
+    for row in build_demo().rows:
+        assert row.setting is None or row.setting == ("epsilon", row.hparams["epsilon"])
+    assert {config.steps for config in runs.values()} == {700}
+    assert {config.record_every for config in runs.values()} == {175}
+    kept = {run.algorithm for run, config in runs.items() if config.keep_perturbations}
+    assert kept == {"uat", "mat", "ldat"}
+
+
+def test_radii_are_filled_into_every_method() -> None:
+    rows = {row.name: row.hparams for row in build_demo(algorithms=("erm", "at", "ldat"), radii=(1.0,)).rows}
+    assert list(rows) == ["erm", "at, epsilon 1", "ldat, epsilon 1"]
+    assert (rows["at, epsilon 1"]["epsilon"], rows["at, epsilon 1"]["step_size"]) == (1.0, 1.0)
+    assert (rows["ldat, epsilon 1"]["epsilon"], rows["ldat, epsilon 1"]["step_size"]) == (1.0, 0.5)
+    # The default radii and the same ones given are the same runs.
+    assert build_demo(radii=(0.2, 0.5, 2.0)) == build_demo()
+
+
+def test_erm_is_one_run_for_all_variants() -> None:
+    def folders(**options: Any) -> dict[str, Path]:
+        return {run.algorithm: run.folder for run in plan(radii=(0.5,), **options).runs}
+
+    standard, released = folders(), folders(variant="released")
+    assert standard["erm"] == released["erm"] == folders(schedule="simultaneous")["erm"]
+    assert standard["mat"] != released["mat"]
+    assert "at" not in folders(schedule="simultaneous")
+
+
+def test_the_released_variant_has_its_own_start() -> None:
+    rows = {row.algorithm: row.hparams for row in build_demo(variant="released").rows}
+    assert rows["at"]["variant"] == "released"
+    assert "start" not in rows["at"]
+
+
+def test_seeds_begin_at_the_first_one(tmp_path: Path) -> None:
+    seeds = []
+
+    def engine(configs: list[RunConfig], callbacks: EngineCallbacks) -> None:
+        seeds.extend(config.trial_seed for config in configs)
+        for index in range(len(configs)):
+            callbacks.on_failed(index, "stopped by the test")
+
+    with pytest.raises(DomainwiseError, match="stopped by the test"):
+        run_demo(tmp_path, algorithms=("erm",), seed=5, trials=2, engine=engine)  # type: ignore[arg-type]
+    assert seeds == [5, 6]
+
+
+@pytest.mark.parametrize("options", [{"algorithms": ("erm", "irm")}, {"trials": 0}])
+def test_invalid_options(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError):
+        run_demo(tmp_path, **options)
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_page(pictures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(configs: list[RunConfig], callbacks: EngineCallbacks) -> None:
+        for index, config in enumerate(configs):
+            callbacks.on_done(index, train(config))
+
+    result = run_demo(
+        tmp_path,
+        algorithms=("erm", "mat"),
+        radii=(0.2, 0.5),
+        steps=2,
+        pictures=pictures,
+        engine=engine,  # type: ignore[arg-type]
+    )
+    assert [file.name for file in result.files] == ["demo.md", "demo.png", "demo.html"]
+    text = (tmp_path / "demo.html").read_text()
+    assert "Accuracy under unseen shift (standard, two_pass, seed 0)" in text
+    for name in ("mat, epsilon 0.2", "mat, epsilon 0.5"):
+        assert name in text
+    selected = [row[1] for row in result.tables[0].rows if row[0] == "mat *"]
+    for radius in ("0.2", "0.5"):
+        assert (f"Perturbations of mat, epsilon {radius}" in text) == (pictures and [radius] == selected)
+    assert ("(Grad-CAM)" in text) == pictures
