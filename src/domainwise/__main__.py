@@ -1,4 +1,4 @@
-"""`python -m domainwise` is the command line; of the processes that torchrun starts only the first prints."""
+"""`python -m domainwise`: the command line. Of the processes that torchrun starts, only the first prints."""
 
 import os
 import sys
@@ -10,18 +10,18 @@ from domainwise.cli import main
 
 
 @contextmanager
-def only_first_speaks() -> Iterator[None]:
-    """What other ranks would print is the same, and left out. An unexpected error still shows: it leaves the block."""
-    # Told by torchrun's own variables: whoever only wants a table should not wait for torch.
+def silence_other_ranks() -> Iterator[None]:
+    """Discard what ranks other than the first print, which is the same. An unexpected error leaves the block."""
+    # By torchrun's variables rather than torch, which takes seconds to import.
     if int(os.environ.get("RANK", "0")) == 0:
         yield
         return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
         yield
 
 
-def leave(code: int) -> NoReturn:
-    """End this process at once: what torch's threads do when an interpreter of several winds down can abort it."""
+def exit_at_once(code: int) -> NoReturn:
+    """End this process without shutting down the interpreter, during which torch's threads can abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -30,11 +30,11 @@ def leave(code: int) -> NoReturn:
 if __name__ == "__main__":
     code = 0
     try:
-        with only_first_speaks():
+        with silence_other_ranks():
             main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         if "RANK" not in os.environ:
             raise
     if "RANK" in os.environ:
-        leave(code)
+        exit_at_once(code)

@@ -1,6 +1,6 @@
-"""Runs that one process, or several together, can train: the cases of test_torchrun.py.
+"""Runs for one process or several: the cases of test_torchrun.py.
 
-torchrun --nproc-per-node 2 shared_runs.py <folder>      trains all of them, and writes what each rank was told
+torchrun --nproc-per-node 2 shared_runs.py FOLDER      trains all of them, and writes what each rank observed
 """
 
 import json
@@ -25,17 +25,17 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
     "threads": 1,
 }
-# What killed and resumed commands must end with; everything random at once.
+# The run that is killed and resumed: everything random at once.
 LONG: dict[str, Any] = {
     "algorithm": "mat",
     "hparams": {"weights": "sample", "count": 3},
     "dropout": 0.1,
-    "steps": 400,
+    "steps": 300,
     "record_every": 50,
 }
 
 
-def live_network(input_shape: tuple[int, ...], num_classes: int, dropout: float) -> Network:
+def batch_norm_network(input_shape: tuple[int, ...], num_classes: int, dropout: float) -> Network:
     featurizer = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
     return Network(featurizer, nn.Linear(4 * 49, num_classes), input_shape=input_shape, num_features=4 * 49)
 
@@ -54,34 +54,36 @@ EXACT: dict[str, dict[str, Any]] = {
 INEXACT: dict[str, dict[str, Any]] = {
     "coral": {"algorithm": "coral"},
     "at released": {"algorithm": "at", "hparams": {"variant": "released"}},
-    "live": {"algorithm": "erm", "network": live_network, "steps": 1},
+    "live": {"algorithm": "erm", "network": batch_norm_network, "steps": 1},
 }
 
 
-def config(case: dict[str, Any], output: Path) -> RunConfig:
+def make_config(case: dict[str, Any], output: Path) -> RunConfig:
     return RunConfig(**{**SMALL, **case, "output": output})
 
 
-def told(case: dict[str, Any], output: Path, **settings: Any) -> dict[str, Any]:
-    """What a run told its caller in this process: how it ended, and its notes."""
-    with warnings.catch_warnings(record=True) as caught:
+def observe(case: dict[str, Any], output: Path, **settings: Any) -> dict[str, Any]:
+    """Train in this process, and return how it ended and its warnings."""
+    with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         try:
-            end = f"{len(train(config(case, output), **settings).records)} records"
+            end = f"{len(train(make_config(case, output), **settings).records)} records"
         except (DomainwiseError, RunInterrupted) as error:
             end = f"{type(error).__name__}: {error}"
-    return {"end": end, "notes": [str(each.message) for each in caught]}
+    return {"end": end, "notes": [str(each.message) for each in notes]}
 
 
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    heard: dict[str, Any] = {}
+    observations: dict[str, Any] = {}
     steps: list[int] = []
     for name, case in {**EXACT, **INEXACT, "long": LONG}.items():
-        heard[name] = told(case, folder / name, on_step=lambda step, loss: steps.append(step))
-    heard["done"] = told(EXACT["erm"], folder / "erm")
-    heard["another run"] = told(EXACT["mat"], folder / "erm")
-    heard["diverged"] = told({"algorithm": "erm", "hparams": {"lr": 1e30}}, folder / "diverged")
-    heard["stopped"] = told({"steps": 50, "record_every": 50}, folder / "stopped", should_stop=lambda: rank == 1)
-    heard["has called back"] = bool(steps)
-    (folder / f"rank{rank}.json").write_text(json.dumps(heard))
+        observations[name] = observe(case, folder / name, on_step=lambda step, loss: steps.append(step))
+    observations["done"] = observe(EXACT["erm"], folder / "erm")
+    observations["different run"] = observe(EXACT["mat"], folder / "erm")
+    observations["diverged"] = observe({"algorithm": "erm", "hparams": {"lr": 1e30}}, folder / "diverged")
+    observations["stopped"] = observe(
+        {"steps": 50, "record_every": 50}, folder / "stopped", should_stop=lambda: rank == 1
+    )
+    observations["has callbacks"] = bool(steps)
+    (folder / f"rank{rank}.json").write_text(json.dumps(observations))

@@ -1,165 +1,187 @@
-"""Sweeps with real processes: killed, stopped, out of disk, started twice, damaged; and then given again."""
+"""Sweeps with real processes: killed, interrupted, out of disk space, started twice, damaged; and then resumed."""
 
 import json
+import os
 import re
-import resource
 import shutil
 import signal
-import subprocess
-import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sweep_faults import RUNS, begun, command, kill, processes, records, sweep, wait_for
+from sweep_processes import (
+    PLACEMENT,
+    RUNS,
+    find_workers,
+    open_files,
+    read_records,
+    send_signal,
+    sweep_spec,
+    sweep_words,
+)
+from warm_python import WarmProcess, WarmPython
 
-from domainwise.training import RunFolder
+from domainwise.storage.run_folder import RunFolder, RunStatus
+from domainwise.storage.sweep_folder import PlannedRun
+from domainwise.sweeps.runner import SweepCallbacks, SweepOutcome, run_sweep
 
-WORKER = "spawn_main"
+Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same sweep with nothing in its way."""
+    """The sweep without faults."""
     folder = tmp_path_factory.mktemp("undisturbed") / "sweep"
-    outcome = sweep(folder)
-    assert outcome.returncode == 0, outcome.stderr
-    assert "done: 4 of 4 runs" in outcome.stdout
-    assert sorted(records(folder)) == sorted(RUNS)
+    assert run_sweep(sweep_spec(), folder, placement=PLACEMENT) == SweepOutcome(done=4, failed=0)
+    assert sorted(read_records(folder)) == sorted(RUNS)
     return folder
 
 
-def test_a_worker_that_is_killed_only_costs_the_steps_since_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
-    process = begun(tmp_path / "sweep")
-    (victim, *_) = processes(process.pid, WORKER)
-    kill([victim])
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert "done: 4 of 4 runs" in out
-    assert records(tmp_path / "sweep") == records(undisturbed)
+def start_sweep(warm_python: WarmPython, folder: Path) -> WarmProcess:
+    """Start a sweep as a process of its own, and return when both of its workers have something to lose."""
+    process = warm_python.start("-m", "domainwise", *sweep_words(folder))
+    process.wait_until(lambda: len(list(folder.glob("*/checkpoint.pt"))) >= 2)
+    return process
 
 
-def test_a_sweep_that_is_killed_goes_on_and_its_workers_end_with_it(undisturbed: Path, tmp_path: Path) -> None:
-    process = begun(tmp_path / "sweep")
-    workers = processes(process.pid, WORKER)
+@pytest.mark.parametrize("victim", ["worker", "fork server"])
+def test_a_killed_process_costs_only_the_steps_since_the_last_checkpoint(
+    undisturbed: Path, tmp_path: Path, victim: str
+) -> None:
+    victims: list[int] = []
+
+    def kill_once(run: PlannedRun, status: RunStatus) -> None:
+        if status.state == "running" and status.step > 20 and not victims:
+            server, workers = find_workers(os.getpid())
+            victims.append(workers[0] if victim == "worker" else server)
+            send_signal(victims)
+
+    callbacks = SweepCallbacks(on_status=kill_once)
+    outcome = run_sweep(sweep_spec(), tmp_path / "sweep", placement=PLACEMENT, callbacks=callbacks)
+    assert victims
+    assert outcome == SweepOutcome(done=4, failed=0)
+    assert read_records(tmp_path / "sweep") == read_records(undisturbed)
+
+
+def test_a_killed_sweep_leaves_no_process_and_resumes(
+    undisturbed: Path, tmp_path: Path, warm_python: WarmPython, domainwise: Cli
+) -> None:
+    process = start_sweep(warm_python, tmp_path / "sweep")
+    server, workers = find_workers(process.pid)
     assert len(workers) == 2
-    kill([process.pid])
-    process.communicate()
-    outcome = sweep(tmp_path / "sweep")
-    assert outcome.returncode == 0, outcome.stderr
-    assert records(tmp_path / "sweep") == records(undisturbed)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    send_signal([process.pid])
+    assert process.wait() == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while remaining := [pid for pid in (server, *workers) if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, f"processes {remaining} outlived the sweep"
+        time.sleep(0.01)
+    outcome = domainwise(*sweep_words(tmp_path / "sweep"))
+    assert outcome.code == 0, outcome.err
+    assert read_records(tmp_path / "sweep") == read_records(undisturbed)
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed: Path, tmp_path: Path) -> None:
-    process = begun(tmp_path / "sweep")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.splitlines()[-1].endswith("of 4 runs are done; rerun the same command to resume")
-    assert sweep(tmp_path / "sweep").returncode == 0
-    assert records(tmp_path / "sweep") == records(undisturbed)
-
-
-def test_a_second_sweep_on_the_same_folder_is_told_who_is_there(tmp_path: Path) -> None:
-    process = begun(tmp_path / "sweep", steps=100000)
-    second = sweep(tmp_path / "sweep", steps=100000)
-    status = subprocess.run(
-        [sys.executable, "-m", "domainwise", "sweep", "status", str(tmp_path / "sweep")], capture_output=True, text=True
-    )
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert second.returncode == 2
-    assert f"a sweep is already running in {tmp_path / 'sweep'}: process {process.pid} on " in second.stderr
-    assert second.stderr.count("\n") == 1
-    assert len(re.findall(r"^running, \d+ steps recorded: ", status.stdout, re.MULTILINE)) == 2
-
-
-def test_a_full_disk_fails_the_runs_and_they_can_be_tried_again(undisturbed: Path, tmp_path: Path) -> None:
-    def small_files() -> None:
-        # A checkpoint is larger than this; configs and records are not.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
+def test_a_running_sweep_keeps_others_out_saves_on_ctrl_c_and_resumes(
+    undisturbed: Path, tmp_path: Path, warm_python: WarmPython, domainwise: Cli
+) -> None:
     folder = tmp_path / "sweep"
-    outcome = sweep(folder, preexec_fn=small_files)
-    assert outcome.returncode == 1
-    assert "failed: 4" in outcome.stdout
-    assert "Traceback" not in outcome.stderr
+    process = start_sweep(warm_python, folder)
+    server, workers = find_workers(process.pid)
+    send_signal(workers, signal.SIGSTOP)  # so that the runs do not finish meanwhile
+    second = domainwise(*sweep_words(folder))
+    assert second.code == 2
+    assert f"a sweep is already running in {folder}: process {process.pid} on " in second.err
+    assert second.err.count("\n") == 1
+    status = domainwise("sweep", "status", folder)
+    assert len(re.findall(r"^running, \d+ steps recorded: ", status.out, re.MULTILINE)) == 2
+    # A lock lasts as long as any process has its file open, so only the process that took it may.
+    lock = str(folder / ".lock")
+    assert [lock in open_files(pid) for pid in (process.pid, server, *workers)] == [True, False, False, False]
+
+    process.interrupt()
+    send_signal(workers, signal.SIGCONT)
+    assert process.wait() == 130
+    assert process.err.splitlines()[-1].endswith("of 4 runs are done; rerun the same command to resume")
+    assert "Traceback" not in process.err
+    resumed = domainwise(*sweep_words(folder))
+    assert resumed.code == 0, resumed.err
+    assert read_records(folder) == read_records(undisturbed)
+
+
+def test_a_full_disk_fails_the_runs_and_they_can_be_retried(
+    undisturbed: Path, tmp_path: Path, warm_python: WarmPython, domainwise: Cli
+) -> None:
+    folder = tmp_path / "sweep"
+    # Checkpoints are larger than this; configs and records are not.
+    process = warm_python.start("-m", "domainwise", *sweep_words(folder), max_size=60_000)
+    assert process.wait() == 1
+    assert "failed: 4" in process.out
+    assert "Traceback" not in process.err
     assert "File too large" in (folder / RUNS[0] / "failed.txt").read_text()
     assert not list(folder.glob("*/.*.partial"))
-    untried = sweep(folder)
-    assert untried.returncode == 1
-    retried = sweep(folder, "--retry-failed")
-    assert retried.returncode == 0, retried.stderr
-    assert records(folder) == records(undisturbed)
+    assert domainwise(*sweep_words(folder)).code == 1
+    retried = domainwise(*sweep_words(folder, "--retry-failed"))
+    assert retried.code == 0, retried.err
+    assert read_records(folder) == read_records(undisturbed)
     assert not list(folder.glob("*/failed.txt"))
 
 
-def test_half_a_line_at_the_end_of_records_is_made_again(undisturbed: Path, tmp_path: Path) -> None:
+def test_an_incomplete_last_record_is_repeated(undisturbed: Path, tmp_path: Path, domainwise: Cli) -> None:
     folder = tmp_path / "sweep"
     shutil.copytree(undisturbed, folder)
     run = RunFolder(folder / RUNS[1])
     run.done_file.unlink()
     with run.records_file.open("a") as file:
         file.write('{"schema": 1, "step": 4')
-    assert sweep(folder).returncode == 0
-    assert records(folder) == records(undisturbed)
+    assert domainwise(*sweep_words(folder)).code == 0
+    assert read_records(folder) == read_records(undisturbed)
 
 
-def test_a_run_that_raises_leaves_the_others_alone_and_says_why(tmp_path: Path) -> None:
-    (tmp_path / "my_methods.py").write_text(
-        "from domainwise.algorithms import ALGORITHMS\n\n\n"
-        "class Faulty(ALGORITHMS['erm']):\n"
-        "    def update(self, batches):\n"
-        "        if self.updates == 0:\n"
-        "            raise ZeroDivisionError('nothing to divide by')\n"
-    )
-    words = ("--algorithm", "my_methods:Faulty", "--draws", "2")
-    outcome = sweep(tmp_path / "sweep", *words, steps=30, cwd=tmp_path)
-    assert outcome.returncode == 1
-    assert "done: 4 of 6 runs" in outcome.stdout
-    status = subprocess.run(
-        [sys.executable, "-m", "domainwise", "sweep", "status", str(tmp_path / "sweep")], capture_output=True, text=True
-    )
-    failed = [line for line in status.stdout.splitlines() if line.startswith("failed: ")]
-    assert len(failed) == 2
-    assert all(line.endswith("ZeroDivisionError: nothing to divide by") for line in failed)
+def write_method(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a method whose updates raise or worse, where Python finds it."""
+    lines = ["import os", "from domainwise.algorithms import ALGORITHMS", "class Faulty(ALGORITHMS['erm']):"]
+    folder.mkdir()
+    (folder / f"{folder.name}.py").write_text("\n".join([*lines, "    def update(self, batches):", f"        {body}"]))
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_run_that_raises_is_reported_and_the_others_continue(
+    tmp_path: Path, domainwise: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_method(tmp_path / "raising", "raise ZeroDivisionError('nothing to divide by')", monkeypatch)
+    spec = sweep_spec(5, ("erm", "mat", "raising:Faulty"))
+    outcome = domainwise(*sweep_words(tmp_path / "sweep", spec=spec))
+    assert outcome.code == 1
+    assert "done: 4 of 6 runs" in outcome.out
+    status = domainwise("sweep", "status", tmp_path / "sweep")
+    failures = [line for line in status.out.splitlines() if line.startswith("failed: ")]
+    assert len(failures) == 2
+    assert all(line.endswith("ZeroDivisionError: nothing to divide by") for line in failures)
     assert "Traceback" in next((tmp_path / "sweep").glob("*faulty*draw0*/failed.txt")).read_text()
 
 
-def test_another_config_in_the_folder_is_refused(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_run_whose_process_always_dies_fails_after_three_attempts(
+    tmp_path: Path, domainwise: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_method(tmp_path / "deadly", "os.kill(os.getpid(), 9)", monkeypatch)
+    outcome = domainwise(*sweep_words(tmp_path / "sweep", spec=sweep_spec(5, ("deadly:Faulty",), draws=1)))
+    assert outcome.code == 1
+    assert "its process died 3 times, last by signal 9, SIGKILL" in outcome.err
+
+
+def test_a_different_config_in_the_folder_is_refused(undisturbed: Path, tmp_path: Path, domainwise: Cli) -> None:
     folder = tmp_path / "sweep"
     shutil.copytree(undisturbed, folder)
-    other = sweep(folder, steps=201)
-    assert other.returncode == 2
-    assert f"the sweep in {folder} was started with settings" in other.stderr
-    # A run whose config was changed by hand fails alone.
+    other = domainwise(*sweep_words(folder, spec=sweep_spec(101)))
+    assert other.code == 2
+    assert f"the sweep in {folder} was started with settings" in other.err
+    # A run whose config was edited fails alone.
     run = RunFolder(folder / RUNS[0])
     config = json.loads(run.config_file.read_text())
     config["config"]["batch_size"] = 17
     run.config_file.write_text(json.dumps(config))
     run.done_file.unlink()
-    outcome = sweep(folder)
-    assert outcome.returncode == 1
-    assert "contains a different run: batch_size is 17 there and 16 here" in outcome.stdout
-
-
-def test_a_worker_that_always_dies_fails_its_run_after_three_times(tmp_path: Path) -> None:
-    (tmp_path / "my_methods.py").write_text(
-        "import os\n\nfrom domainwise.algorithms import ALGORITHMS\n\n\n"
-        "class Deadly(ALGORITHMS['erm']):\n"
-        "    def update(self, batches):\n"
-        "        os.kill(os.getpid(), 9)\n"
-    )
-    spread = command(tmp_path / "sweep", "--draws", "1", steps=5)
-    first = spread.index("erm")
-    words = [*spread[:first], "my_methods:Deadly", *spread[first + 3 :]]
-    outcome = subprocess.run(words, capture_output=True, text=True, timeout=200, cwd=tmp_path)
-    assert outcome.returncode == 1
-    assert "its process died 3 times, last by signal 9, SIGKILL" in outcome.stdout
-
-
-def test_wait_for_notices_a_sweep_that_ended(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.wait()
-    with pytest.raises(AssertionError, match="the sweep ended"):
-        wait_for(lambda: False, process)
+    outcome = domainwise(*sweep_words(folder))
+    assert outcome.code == 1
+    assert "contains a different run: batch_size is 17 there and 16 here" in outcome.err

@@ -1,1 +1,1 @@
-"""Many runs: where and how they are carried out."""
+"""Sweeps: many runs, planned by a spec and run by an engine."""
