@@ -201,9 +201,9 @@ def print_result(result: "RecipeResult") -> None:
         console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False, soft_wrap=True)
         print_table(table.header, table.rows, table.numeric)
         for note in table.notes:
-            console.print(escape(note), highlight=False)
+            console.print(escape(note), highlight=False, soft_wrap=True)
     for note in result.notes:
-        console.print(f"note: {escape(note)}", highlight=False)
+        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def _to_plain(result: "RecipeResult") -> dict[str, Any]:

@@ -91,12 +91,14 @@ def write_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) ->
             for name, figure in result.figures.items()
         ]
         *tables, last = result.tables
+        tables.append(replace(last, notes=(*last.notes, *result.notes)))
         write_page(
             files[-1],
             list(dict.fromkeys(finished)),
             split_variants=True,
             title=plan.recipe.title,
-            tables=[*tables, replace(last, notes=(*last.notes, *result.notes))],
+            # The demo is not in the paper, and the page has a table of its own.
+            tables=tables if plan.recipe.numbers else (),
             pictures=[*figures, *result.pictures],
         )
     return replace(result, files=tuple(files))
