@@ -46,7 +46,7 @@ def build_and_log(seed: int, log: str) -> Dataset:
     return silhouettes(seed, **OPTIONS)  # type: ignore[arg-type]
 
 
-def make_configs(folder: Path, algorithm: type, count: int, steps: int = 2) -> list[RunConfig]:
+def make_configs(folder: Path, algorithm: type, count: int, steps: int = 2, threads: int | None = 1) -> list[RunConfig]:
     return [
         RunConfig(
             algorithm=algorithm,
@@ -54,6 +54,7 @@ def make_configs(folder: Path, algorithm: type, count: int, steps: int = 2) -> l
             steps=steps,
             batch_size=8,
             device="cpu",
+            threads=threads,
             output=folder / str(number),
         )
         for number in range(count)
@@ -65,7 +66,7 @@ def test_workers_are_reused_and_share_cpus_and_gpus(tmp_path: Path, monkeypatch:
     # Set after the server has started.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("DOMAINWISE_TEST", "7")
-    results = run_all(make_configs(tmp_path, Reporting, 6), workers=2)
+    results = run_all(make_configs(tmp_path, Reporting, 6, threads=None), workers=2)
     terms = [result.last["terms"] for result in results if result is not None]
     assert len(terms) == 6
     gpus = {term["process"]: term["gpu"] for term in terms}
@@ -93,7 +94,7 @@ def test_the_server_has_imported_torch_and_started_no_thread(tmp_path: Path) -> 
 
 def test_a_worker_computes_with_several_threads_as_this_process_does(tmp_path: Path) -> None:
     configs = [
-        replace(make_configs(tmp_path, ALGORITHMS["mat"], 1)[0], threads=2, output=tmp_path / name)
+        replace(make_configs(tmp_path, ALGORITHMS["mat"], 1, threads=2)[0], output=tmp_path / name)
         for name in ("worker", "here")
     ]
     (result,) = run_all(configs[:1], workers=1)
@@ -114,6 +115,7 @@ def test_a_worker_builds_the_data_of_consecutive_runs_once(tmp_path: Path) -> No
             steps=1,
             batch_size=8,
             device="cpu",
+            threads=1,
             output=tmp_path / f"{seed}-{number}",
         )
         for seed in (0, 1)

@@ -73,7 +73,9 @@ def test_the_first_run_at_full_scale_starts(key: str, tmp_path_factory: pytest.T
     data = write_smoke_data(tmp_path_factory.getbasetemp() / "layouts")
     settings = {"weights": "none", "steps": 2, "record_every": 2, "batch_size": 8}
     folder = tmp_path_factory.mktemp(key)
-    plan = plan_recipe(load_recipes()[key], find_scale("full"), folder, folder / "runs", data_dir=data, settings=settings)
+    plan = plan_recipe(
+        load_recipes()[key], find_scale("full"), folder, folder / "runs", data_dir=data, settings=settings
+    )
     config = next(iter(plan.runs.values()))
     if config.dataset not in ("colored_mnist", "silhouettes"):
         assert config.network == "resnet18"
