@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from domainwise.errors import unknown
+from domainwise.errors import unknown_choice
 from domainwise.storage.files import write_atomic
 
 FORMATS = ("png", "svg", "pdf")
@@ -25,7 +25,7 @@ def check_figure_format(path: Path) -> str:
     """
     name = path.suffix.lower().removeprefix(".")
     if name not in FORMATS:
-        raise unknown("figure format", name or str(path), FORMATS)
+        raise unknown_choice("figure format", name or str(path), FORMATS)
     return name
 
 

@@ -1,4 +1,4 @@
-"""`domainwise reproduce`: every recipe at smoke scale from its runs to its result, and (slow) its first run at full scale."""
+"""`domainwise reproduce`: every recipe at smoke scale, and (slow) the first run of each at full scale."""
 
 import subprocess
 import sys

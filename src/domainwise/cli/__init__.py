@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import domainwise
-from domainwise.errors import DomainwiseError, RunInterrupted, in_one_line
+from domainwise.errors import DomainwiseError, RunInterrupted, format_error
 
 # Each is a module here, with a function or an `app` of its name.
 COMMANDS = (
@@ -34,7 +34,7 @@ def main() -> None:
     try:
         build_app(sys.argv[1:])()
     except (DomainwiseError, OSError) as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        print(f"error: {format_error(error)}", file=sys.stderr)
         sys.exit(2)
     except RunInterrupted as interruption:
         print(f"{interruption}; rerun the same command to resume", file=sys.stderr)

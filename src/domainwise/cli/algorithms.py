@@ -27,10 +27,10 @@ def algorithms(
 ) -> None:
     """List the methods, or the hyperparameters of one method with defaults and search ranges."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.errors import unknown
+    from domainwise.errors import unknown_choice
 
     if name is not None and name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
+        raise unknown_choice("algorithm", name, ALGORITHMS)
     if as_json:
         print_json([describe_method(each) for each in ALGORITHMS] if name is None else describe_method(name))
     elif name is None:

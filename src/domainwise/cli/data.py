@@ -17,7 +17,7 @@ from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
 from domainwise.data.paths import cache_folder, data_folder
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 if TYPE_CHECKING:
     from domainwise.data import Dataset
@@ -127,7 +127,7 @@ def check(
 def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
     """Describe a dataset that is not made of image files."""
     if dataset not in DESCRIPTIONS:
-        raise unknown("dataset", dataset, DESCRIPTIONS)
+        raise unknown_choice("dataset", dataset, DESCRIPTIONS)
     import inspect
 
     from domainwise.data import DATASETS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from domainwise.cli.options import DataDir
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 if TYPE_CHECKING:
     from domainwise.data.paths import OnProgress
@@ -92,7 +92,7 @@ def report(
 
     name = format_ or SUFFIXES.get(output.suffix.lower() if output else "", "text")
     if name != "html" and name not in reports.FORMATS:
-        raise unknown("format", name, [*reports.FORMATS, "html"])
+        raise unknown_choice("format", name, [*reports.FORMATS, "html"])
     if name != "html" and pictures:
         raise DomainwiseError("--pictures are part of a page; add --output FILE.html")
     options: dict[str, Any] = {

@@ -18,7 +18,7 @@ from domainwise.cli.console import (
     status_table,
 )
 from domainwise.cli.options import AsJson, Quiet, add_run_options, parse_pairs
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 
@@ -253,7 +253,7 @@ def _parse_hparams(spec: "SweepSpec", pairs: dict[str, str]) -> dict[str, Any]:
         values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.fields()})
     for name in pairs:
         if name not in values:
-            raise unknown("hyperparameter", name, names)
+            raise unknown_choice("hyperparameter", name, names)
     return values
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.hparams import Distribution
 from domainwise.seeds import seed_hash
 
@@ -156,7 +156,7 @@ def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domai
     """
     for name in (*train_domains, *test_domains):
         if name not in dataset.domain_names:
-            raise unknown(f"domain of {dataset.name}", name, dataset.domain_names)
+            raise unknown_choice(f"domain of {dataset.name}", name, dataset.domain_names)
     if overlap := set(train_domains) & set(test_domains):
         raise DomainwiseError(f"domain {min(overlap)!r} cannot be both a training and a test domain")
     fixed = {domain.name: domain.role for domain in dataset.domains if domain.role is not None}

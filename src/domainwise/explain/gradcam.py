@@ -10,7 +10,7 @@ from captum.attr import LayerAttribution, LayerGradCam  # type: ignore[import-un
 from torch import Tensor, nn
 
 from domainwise.algorithms.base import eval_mode
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 Layout = Literal["channels_first", "channels_last", "tokens"]
 # These also occur inside attention, where their output only looks like a map.
@@ -71,7 +71,7 @@ def find_target_layer(network: nn.Module, input_shape: Sequence[int], name: str 
     """
     names = [each for each, _ in network.named_modules() if each]
     if name is not None and name not in names:
-        raise unknown("layer", name, names, shown="the names in network.named_modules()")
+        raise unknown_choice("layer", name, names, summary="the names in network.named_modules()")
     layers = _find_map_layers(network, input_shape, name)
     if name is not None and name not in layers:
         usable = list(_find_map_layers(network, input_shape)) or ["none"]

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
@@ -77,7 +77,7 @@ def attack_run(
     names = tuple(domains) or run.roles.test
     for name in names:
         if name not in run.dataset.domain_names:
-            raise unknown(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
+            raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
     device = device or torch.device("cpu")
     model = run.model(which).to(device)
     results: list[AttackResult] = []
@@ -143,7 +143,7 @@ def _check_attack(radii: Sequence[float], kinds: Sequence[str], steps: int, imag
         raise DomainwiseError(f"radii must be numbers of at least 0, not {list(radii)}")
     for kind in kinds:
         if kind not in ATTACK_KINDS:
-            raise unknown("kind of attack", kind, ATTACK_KINDS)
+            raise unknown_choice("kind of attack", kind, ATTACK_KINDS)
     if steps < 1:
         raise DomainwiseError(f"an attack needs at least 1 step, not {steps}")
     if images is not None and images < 1:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.attention import Attention, AttentionTable, Target, measure_attention, tabulate_attention
 from domainwise.explain.perturbations import (
     PerturbationHistory,
@@ -148,7 +148,7 @@ def explain_runs(
     """
     for name, value, choices in (("target", target, get_args(Target)), ("which", which, get_args(Which))):
         if value not in choices:
-            raise unknown(name, value, choices)
+            raise unknown_choice(name, value, choices)
     runs = find_trained_runs(paths, f"{which}.safetensors")
     _check_same_data(runs, ("dataset", "dataset_options"))
     runs.sort(key=lambda run: run.settings["trial_seed"])
@@ -301,7 +301,7 @@ def attack_runs(
         differ), `trial`, `run`, `domain`, `kind`, `radius`, `accuracy`, `images`.
     """
     if which not in get_args(Which):
-        raise unknown("which", which, get_args(Which))
+        raise unknown_choice("which", which, get_args(Which))
     torch_device = pick_device(device)
     runs = find_trained_runs(paths, f"{which}.safetensors")
     _check_same_data(runs, ("dataset",))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
@@ -140,7 +140,7 @@ _BOUNDS = {"low": (operator.ge, "at least"), "above": (operator.gt, "greater tha
 def _check_names(values: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
     for name in values:
         if name not in fields:
-            raise unknown("hyperparameter", name, fields)
+            raise unknown_choice("hyperparameter", name, fields)
 
 
 def _check_bounds(name: str, value: Any, metadata: Mapping[str, Any]) -> None:

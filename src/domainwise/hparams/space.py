@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.hparams.fields import Choice, Distribution, Hparams, Power, Uniform
 from domainwise.seeds import seed_hash
 
@@ -87,7 +87,7 @@ def read_space(name: str) -> Space:
     if name in SPACES:
         return _read_rules(_SPACES / f"{name}.toml", name)
     if not name.endswith(".toml"):
-        raise unknown("search space", name, SPACES, f"{', '.join(SPACES)}, or a .toml file")
+        raise unknown_choice("search space", name, SPACES, f"{', '.join(SPACES)}, or a .toml file")
     return _read_rules(Path(name), name)
 
 
@@ -113,7 +113,7 @@ def _read_rules(file: Path, name: str) -> Space:
         raise DomainwiseError(f"search space {file} could not be read: {reason}") from error
     for key in content:
         if key not in ("base", "rule"):
-            raise unknown(f"entry in {file}", key, ("base", "rule"))
+            raise unknown_choice(f"entry in {file}", key, ("base", "rule"))
     base = content.get("base")
     if base not in (None, "domainbed"):
         raise DomainwiseError(f"base in {file} must be 'domainbed', got {base!r}")
@@ -132,7 +132,7 @@ def _read_rules(file: Path, name: str) -> Space:
         choices = (*RUN_SETTINGS, *task.hparams.fields())
         for each in dimensions:
             if each not in choices:
-                raise unknown(f"hyperparameter of {task.algorithm} in {file}", each, choices)
+                raise unknown_choice(f"hyperparameter of {task.algorithm} in {file}", each, choices)
         return dimensions
 
     return space

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks.network import Network, Normalize
 from domainwise.networks.weights import (
     is_weights_file,
@@ -119,7 +119,7 @@ def _build_torchvision_model(name: str, input_shape: tuple[int, ...], weights: s
     from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
     if name not in list_backbones():
-        raise unknown("torchvision model", name, list_backbones())
+        raise unknown_choice("torchvision model", name, list_backbones())
     settings = dict(_SETTINGS.get(name, {}))
     if name.startswith("vit_"):
         settings["image_size"] = input_shape[1]
@@ -157,13 +157,13 @@ def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> 
         raise DomainwiseError(f"{name} needs timm; install it with: pip install 'domainwise[timm]'") from error
     model_name = name.removeprefix(TIMM)
     if not timm.is_model(model_name):
-        raise unknown("timm model", model_name, timm.list_models(), shown="see timm.list_models()")
+        raise unknown_choice("timm model", model_name, timm.list_models(), summary="see timm.list_models()")
     settings: dict[str, Any] = {"num_classes": 0, "pretrained": weights != "none"}
     if is_weights_file(weights):
         # timm itself resizes position embeddings to the image size.
         settings["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(weights))}
     elif weights not in ("none", "pretrained"):
-        raise unknown(f"weights of {name}", weights, ("none", "pretrained", "a file"))
+        raise unknown_choice(f"weights of {name}", weights, ("none", "pretrained", "a file"))
     try:
         try:
             model = timm.create_model(model_name, img_size=input_shape[1], **settings)

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 State = Mapping[str, Tensor]
 
@@ -63,7 +63,7 @@ def load_published_weights(model: str, weights: str) -> State:
     enum = torchvision.models.get_model_weights(model)
     if weights not in enum.__members__:
         choices = [*enum.__members__, "none", "a file"]
-        raise unknown(f"weights of {model}", weights, choices)
+        raise unknown_choice(f"weights of {model}", weights, choices)
     try:
         state: State = enum[weights].get_state_dict(progress=True, check_hash=True, weights_only=True)
     except (URLError, OSError, RuntimeError) as error:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.reports.cells import Grid, Report, Table, build_grids
 from domainwise.reports.methods import Variant, read_variants, sort_methods
 from domainwise.reports.published import add_paper_columns
@@ -88,7 +88,7 @@ def check_choices(selections: Iterable[str], columns: Iterable[str] = ()) -> Non
     for kind, names, choices in (("selection", selections, SELECTIONS), ("column", columns, EXTRA_COLUMNS)):
         for name in names:
             if name not in choices:
-                raise unknown(kind, name, choices)
+                raise unknown_choice(kind, name, choices)
 
 
 def _build_tables(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.reports.cells import Cell, Column, Report, Table, format_cell, format_parts
 from domainwise.storage.files import write_atomic
 
@@ -126,7 +126,7 @@ def write_report(output: str | Path, report: Report, format: str | None = None) 
     """
     name = format or SUFFIXES.get(Path(output).suffix.lower(), "text")
     if name not in FORMATS:
-        raise unknown("format", name, FORMATS)
+        raise unknown_choice("format", name, FORMATS)
     write_text(output, FORMATS[name](report))
 
 

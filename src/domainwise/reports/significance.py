@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from domainwise.errors import unknown
+from domainwise.errors import unknown_choice
 from domainwise.reports.cells import Cell, Column, Row, Table
 from domainwise.reports.footnotes import describe_selection, pluralize
 from domainwise.selection.statistics import compare_pairs, smallest_p_value
@@ -13,7 +13,7 @@ from domainwise.selection.statistics import compare_pairs, smallest_p_value
 def build_comparison(selected: pl.DataFrame, selection: str, algorithms: Sequence[str], baseline: str) -> Table:
     """Compare every method with `baseline` over all datasets, test domains and trials that both have."""
     if baseline not in algorithms:
-        raise unknown("method to compare to", baseline, algorithms)
+        raise unknown_choice("method to compare to", baseline, algorithms)
     columns = (
         Column(f"difference to {baseline}", "difference"),
         Column("pairs", "pairs"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.reproduction.plan import plan_recipe
 from domainwise.reproduction.recipe import Recipe, Row, find_recipe, find_scale, vary_row
 from domainwise.reproduction.results import RecipeResult
@@ -36,7 +36,7 @@ def build_demo(
     templates = {row.algorithm: row for row in recipe.rows}
     for name in algorithms:
         if name not in templates:
-            raise unknown("method of the demo", name, templates)
+            raise unknown_choice("method of the demo", name, templates)
     supported = [name for name in templates if schedule == "two_pass" or name != "at"]
     rows = [
         row

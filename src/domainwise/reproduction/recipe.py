@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 
 _FOLDER = Path(__file__).parent
 # What is built from a recipe's runs; `theory` and `memory` have none.
@@ -128,7 +128,7 @@ def find_recipe(name: str) -> Recipe:
         if _normalize(name) in recipe.names:
             return recipe
     names = [each for recipe in load_recipes().values() for each in recipe.names]
-    raise unknown("recipe", name, names, "see `domainwise reproduce --list`")
+    raise unknown_choice("recipe", name, names, "see `domainwise reproduce --list`")
 
 
 def _normalize(name: str) -> str:
@@ -179,12 +179,12 @@ def _freeze(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_recipe(recipe: Recipe) -> None:
     if recipe.kind not in get_args(Kind):
-        raise unknown(f"kind of recipe {recipe.key}", recipe.kind, get_args(Kind))
+        raise unknown_choice(f"kind of recipe {recipe.key}", recipe.kind, get_args(Kind))
     names = [row.name for row in recipe.rows]
     for claim in recipe.claims:
         for row in (claim.better, claim.worse):
             if row not in names:
-                raise unknown(f"row of recipe {recipe.key}", row, names)
+                raise unknown_choice(f"row of recipe {recipe.key}", row, names)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def load_scales() -> Mapping[str, Scale]:
 def find_scale(name: str, trials: int | None = None, draws: int | None = None) -> Scale:
     """Return the scale of this name, with another number of trials or hyperparameter draws if they are given."""
     if name not in load_scales():
-        raise unknown("scale", name, load_scales())
+        raise unknown_choice("scale", name, load_scales())
     scale = load_scales()[name]
     return replace(
         scale,
@@ -317,4 +317,4 @@ def check_names(kind: str, names: Iterable[str], choices: Iterable[str]) -> None
     known = list(dict.fromkeys(choices))
     for name in names:
         if name not in known:
-            raise unknown(kind, name, known)
+            raise unknown_choice(kind, name, known)

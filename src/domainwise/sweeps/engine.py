@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from domainwise.errors import DomainwiseError, in_one_line
+from domainwise.errors import DomainwiseError, format_error
 from domainwise.storage.run_folder import RunIsBusy
 from domainwise.training import RunConfig, RunResult, train
 from domainwise.training.registry import DatasetCache
@@ -72,7 +72,7 @@ def train_when_free(
 def format_failure(error: BaseException) -> str:
     """Return one line for an error that the user can fix, and the traceback for any other."""
     if isinstance(error, DomainwiseError | OSError):
-        return in_one_line(error)
+        return format_error(error)
     return "".join(traceback.format_exception(error)).strip()
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from domainwise.data import Dataset
 from domainwise.data.dataset import assign_roles
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.hparams import SearchTask, Space, draw_hparams, read_space
 from domainwise.hparams.space import RUN_SETTINGS
 from domainwise.selection.score import dataset_label
@@ -43,7 +43,7 @@ def plan_sweep(
     placement = placement or {}
     for key in placement:
         if key not in PLACEMENT_SETTINGS:
-            raise unknown("placement setting", key, PLACEMENT_SETTINGS)
+            raise unknown_choice("placement setting", key, PLACEMENT_SETTINGS)
     by_name: dict[str, Dataset] = {}
     for name in spec.datasets:
         dataset = cache.build(spec.config(name, spec.algorithms[0], **placement), on_data)
@@ -68,7 +68,7 @@ def plan_test_domains(dataset: Dataset, spec: SweepSpec) -> list[tuple[str, ...]
         raise DomainwiseError(f"ood_validation requires a validation domain, and {dataset.name} has none")
     targets = [name for name in dataset.domain_names if name in spec.test_domains or not spec.test_domains]
     if not targets:
-        raise unknown(f"domain of {dataset.name}", spec.test_domains[0], dataset.domain_names)
+        raise unknown_choice(f"domain of {dataset.name}", spec.test_domains[0], dataset.domain_names)
     train_domains = spec.settings.get("train_domains", ())
     if fixed_roles != {None}:
         together = [name for name in targets if dataset.domains[dataset.index(name)].role == "test"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS, read_runs
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
@@ -133,14 +133,14 @@ def make_engine(
         address, gpus_per_run, results: for Ray, see `domainwise.sweeps.ray_engine.run_all`.
     """
     if name not in ENGINES:
-        raise unknown("engine", name, ENGINES)
+        raise unknown_choice("engine", name, ENGINES)
     if workers < 1:
         raise DomainwiseError(f"workers must be at least 1, got {workers}")
     if name == "local":
         start_fork_server()  # it imports torch while the caller plans
         return partial(local_engine.run_all, workers=workers)
     if results not in get_args(ray_engine.Results):
-        raise unknown("results mode", results, get_args(ray_engine.Results))
+        raise unknown_choice("results mode", results, get_args(ray_engine.Results))
     return partial(
         ray_engine.run_all, workers=workers, address=address, gpus_per_run=gpus_per_run, results=cast(Any, results)
     )

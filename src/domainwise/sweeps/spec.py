@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS
 from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.training.config import RunConfig
@@ -58,10 +58,10 @@ class SweepSpec:
                 raise DomainwiseError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in self.selection:
             if name not in SELECTIONS:
-                raise unknown("selection", name, SELECTIONS)
+                raise unknown_choice("selection", name, SELECTIONS)
         for name in self.settings:
             if name not in SHARED_SETTINGS:
-                raise unknown("sweep setting", name, SHARED_SETTINGS)
+                raise unknown_choice("sweep setting", name, SHARED_SETTINGS)
 
     def config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
         """Return the config of one run, with the shared settings."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.seeds import seed_hash
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class RunConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
-                raise unknown("setting", name, names)
+                raise unknown_choice("setting", name, names)
         return cls(**values)
 
     def algorithm_class(self) -> "type[Algorithm]":
@@ -205,7 +205,7 @@ def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
     choices, low, below = (field.metadata[key] for key in ("choices", "low", "below"))
     if choices and value not in choices:
-        raise unknown(field.name, str(value), choices)
+        raise unknown_choice(field.name, str(value), choices)
     if low is None:
         return
     is_integer = below is None

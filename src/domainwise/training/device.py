@@ -10,7 +10,7 @@ from typing import get_args
 
 import torch
 
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.training.config import DeviceName
 from domainwise.training.distributed import is_distributed
 
@@ -18,7 +18,7 @@ from domainwise.training.distributed import is_distributed
 def pick_device(name: str) -> torch.device:
     """Return the device by name; `auto` prefers CUDA, then MPS, then the CPU. Every process gets its own GPU."""
     if name not in get_args(DeviceName):
-        raise unknown("device", name, get_args(DeviceName))
+        raise unknown_choice("device", name, get_args(DeviceName))
     has_mps = torch.backends.mps.is_available() and not is_distributed()  # gloo cannot send MPS tensors
     is_available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
     available = [device for device in is_available if is_available[device]]

@@ -13,7 +13,7 @@ from torch import Tensor
 from domainwise.data.decoding import decode_image
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.loading import load_model
@@ -116,7 +116,7 @@ def check_prediction_format(path: Path) -> str:
     """Return the format that the suffix of `path` names: csv or json."""
     name = path.suffix.lower().removeprefix(".")
     if name not in FORMATS:
-        raise unknown("prediction format", name or str(path), FORMATS)
+        raise unknown_choice("prediction format", name or str(path), FORMATS)
     return name
 
 

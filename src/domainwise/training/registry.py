@@ -14,7 +14,7 @@ from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_datasets import image_files
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones
 from domainwise.networks.backbones import TIMM
 from domainwise.networks.weights import fingerprint_weights, is_weights_file
@@ -102,7 +102,7 @@ def build_dataset(
     allowed = dataset_options(dataset)
     for option in options:
         if option not in allowed:
-            raise unknown(f"option of dataset {name}", option, allowed)
+            raise unknown_choice(f"option of dataset {name}", option, allowed)
     context = {"data_dir": data_dir, "on_progress": on_progress}
     accepted = {key: value for key, value in context.items() if key in inspect.signature(builder).parameters}
     try:
@@ -193,7 +193,7 @@ def _look_up(
         return table[given]
     module, colon, name = given.partition(":")
     if not colon:
-        raise unknown(kind, given, (*table, *other_names), choices or None)
+        raise unknown_choice(kind, given, (*table, *other_names), choices or None)
     try:
         imported: T = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

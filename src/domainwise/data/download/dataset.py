@@ -8,7 +8,7 @@ from domainwise.data.download.archives import ARCHIVE_SUFFIXES, unpack_archive
 from domainwise.data.download.fetch import fetch_file
 from domainwise.data.download.sources import SOURCES, Source
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.files import hold_lock, write_atomic
 
 _DOWNLOADS = ".downloads"
@@ -33,7 +33,7 @@ def download_dataset(
     """
     if source is None:
         if name not in SOURCES:
-            raise unknown("dataset to download", name, SOURCES)
+            raise unknown_choice("dataset to download", name, SOURCES)
         source = SOURCES[name]
     root = data_folder(data_dir)
     folder, downloads = root / source.folder, root / _DOWNLOADS / source.folder

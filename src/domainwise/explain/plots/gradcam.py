@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from domainwise.algorithms.base import eval_mode
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
-from domainwise.errors import DomainwiseError, unknown
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.attention import Target
 from domainwise.explain.gradcam import compute_gradcam
 from domainwise.storage.run_folder import Which
@@ -47,7 +47,7 @@ class Examples:
 def sample_examples(run: OpenRun, name: str, count: int, seed: int = 0) -> Examples:
     """Sample `count` images from the main part of the domain `name`."""
     if name not in run.dataset.domain_names:
-        raise unknown(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
+        raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
     main = run.splits[name].main
     if not 1 <= count <= len(main):
         raise DomainwiseError(f"the number of images must be from 1 to {len(main)}, all that {name} has, not {count}")
