@@ -1,7 +1,6 @@
 """Matplotlib figures as files and inline SVG, with the same bytes every time."""
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,3 @@ def render_figure(figure: Figure, name: str = "png", dpi: int = 150) -> bytes:
     with matplotlib.rc_context(_RC):
         figure.savefig(content, format=name, dpi=dpi, metadata=_METADATA[name])
     return content.getvalue()
-
-
-def render_inline_svg(figure: Figure, prefix: str) -> str:
-    """Return the figure as an `<svg>` element for an HTML page.
-
-    Args:
-        prefix: prefix of all ids, so that several figures on a page do not clash.
-    """
-    text = render_figure(figure, "svg").decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
