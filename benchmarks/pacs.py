@@ -1,12 +1,12 @@
-"""PACS with a pretrained MobileNetV2 on two cores: ERM and the adversarial family, each domain left out in turn.
+"""PACS with a pretrained MobileNetV2 on two cores: ERM and the adversarial methods, each domain held out in turn.
 
-First the radius of every method is chosen with one domain left out, by the other domains' holdout alone; then each
-method is run with every domain left out, at its radius. Both tables are printed as markdown.
+First the radius of every method is selected with one domain held out, by the holdouts of the others; then each method
+runs with every domain held out, at its radius. Both tables are printed as Markdown.
 
     python benchmarks/pacs.py --data-dir DATA --weights mobilenet_v2-b0353104.pth --records pacs.jsonl
     python benchmarks/pacs.py --from pacs.jsonl
 
-Finished runs are kept: a second call goes on. The file of records is enough to print the tables again.
+Rerun the same command to resume. The file of records is enough to print the tables again.
 """
 
 import argparse
@@ -17,10 +17,18 @@ from typing import Any
 
 from domainwise.reports.formats import format_markdown_table
 from domainwise.training import RunConfig
-from study import Record, best_by_holdout, holdout, mean_and_error, read_records, train_all, unseen
+from study import (
+    Record,
+    format_mean,
+    get_holdout_accuracy,
+    get_test_accuracy,
+    read_records,
+    select_by_holdout,
+    train_all,
+)
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
-# The paper's, and larger ones: .1 is lost in 96 x 96 pixels. AT does not learn at 1.
+# The paper's .1, which is tiny for 96 x 96 pixels, and larger ones. AT does not learn at 1.
 RADII: dict[str, tuple[float | None, ...]] = {
     "erm": (None,),
     "at": (0.1, 1.0),
@@ -28,64 +36,74 @@ RADII: dict[str, tuple[float | None, ...]] = {
     "mat": (0.1, 1.0, 3.0),
     "ldat": (0.1, 1.0, 3.0),
 }
-CHOSEN_ON = "sketch"
+SEARCH_DOMAIN = "sketch"
 PAPER = {"erm": "81.7 ± 0.3", "at": "82.6 ± 0.4", "uat": "", "mat": "82.3 ± 0.5", "ldat": "82.6 ± 0.5"}
-# Method, radius (None for ERM), domain left out, seed.
+# Method, radius (None for ERM), held-out domain, seed.
 Cell = tuple[str, float | None, str, int]
-Found = dict[Cell, list[Record]]
+RecordsByCell = dict[Cell, list[Record]]
 
 
 def main() -> None:
     options = read_options()
-    found: Found = {}
+    records_by_cell: RecordsByCell = {}
     if options.read is not None:
         for record in read_records(options.read):
-            found.setdefault(cell_of(record), []).append(record)
+            records_by_cell.setdefault(find_cell(record), []).append(record)
     else:
-        train_search(found, options)
-        # Seed by seed, so that a stopped call leaves a table of fewer seeds.
+        train_search(records_by_cell, options)
+        # Seed by seed, so that an interrupted study is a complete one of fewer seeds.
         for seed in range(options.seeds):
-            train_cells(found, [(name, chosen(found, name), test, seed) for test in DOMAINS for name in PAPER], options)
-    print(radius_table(found), end="\n\n")
-    print(result_table(found))
+            train_cells(
+                records_by_cell,
+                [(name, select_radius(records_by_cell, name), test, seed) for test in DOMAINS for name in PAPER],
+                options,
+            )
+    print(format_radius_table(records_by_cell), end="\n\n")
+    print(format_result_table(records_by_cell))
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="the folder that has PACS in it")
-    parser.add_argument("--weights", type=str, default="IMAGENET1K_V1", help="of MobileNetV2")
+    parser.add_argument("--data-dir", type=Path, help="folder that contains PACS")
+    parser.add_argument("--weights", type=str, default="IMAGENET1K_V1", help="weights of MobileNetV2")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--image-size", type=int, default=96)
     parser.add_argument("--lr", type=float, default=5e-5)
-    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes, with one thread each")
     parser.add_argument("--output", type=Path, default=Path("runs/pacs"))
-    parser.add_argument("--records", type=Path, help="write all records into this file")
-    parser.add_argument("--from", dest="read", type=Path, help="print the tables of such a file, train nothing")
+    parser.add_argument("--records", type=Path, help="file to add all records to")
+    parser.add_argument("--from", dest="read", type=Path, help="print the tables of such a file and exit")
     return parser.parse_args()
 
 
-def cell_of(record: Record) -> Cell:
+def find_cell(record: Record) -> Cell:
     radius = record["hparams"].get("epsilon")
     return record["algorithm"], radius, record["test_domains"][0], record["trial_seed"]
 
 
-def train_search(found: Found, options: argparse.Namespace) -> None:
-    train_cells(found, [(name, radius, CHOSEN_ON, 0) for name, radii in RADII.items() for radius in radii], options)
+def train_search(records_by_cell: RecordsByCell, options: argparse.Namespace) -> None:
+    train_cells(
+        records_by_cell,
+        [(name, radius, SEARCH_DOMAIN, 0) for name, radii in RADII.items() for radius in radii],
+        options,
+    )
 
 
-def train_cells(found: Found, cells: Sequence[Cell], options: argparse.Namespace) -> None:
-    configs = [config(*cell, options) for cell in cells]
+def train_cells(records_by_cell: RecordsByCell, cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    configs = [build_config(*cell, options) for cell in cells]
     for cell, records in zip(
         cells, train_all(configs, workers=options.workers, records_file=options.records), strict=True
     ):
-        found[cell] = records
+        records_by_cell[cell] = records
 
 
-def config(method: str, radius: float | None, test_domain: str, seed: int, options: argparse.Namespace) -> RunConfig:
+def build_config(
+    method: str, radius: float | None, test_domain: str, seed: int, options: argparse.Namespace
+) -> RunConfig:
     hparams: dict[str, Any] = {"lr": options.lr, "weight_decay": 0.001}
     if radius is not None:
-        # Sample-wise: one step from the image to the sphere. Domain-wise: kept, and moved by half the radius.
+        # Sample-wise: one step from the image to the sphere. Domain-wise: steps of half the radius.
         hparams |= {"epsilon": radius, "step_size": radius if method == "at" else radius / 2}
     if method == "at":
         hparams["start"] = "zero"
@@ -109,41 +127,48 @@ def config(method: str, radius: float | None, test_domain: str, seed: int, optio
     )
 
 
-def chosen(found: Mapping[Cell, list[Record]], method: str) -> float | None:
-    """The radius with the highest holdout on the search's runs, the smaller on a tie."""
-    tried = sorted((cell for cell in found if (cell[0], *cell[2:]) == (method, CHOSEN_ON, 0)), key=str)
-    return max(tried, key=lambda cell: holdout(best_by_holdout(found[cell])))[1]
+def select_radius(records_by_cell: Mapping[Cell, list[Record]], method: str) -> float | None:
+    """Return the radius with the highest holdout accuracy in the search, the smaller one on a tie."""
+    tried = sorted((cell for cell in records_by_cell if (cell[0], *cell[2:]) == (method, SEARCH_DOMAIN, 0)), key=str)
+    return max(tried, key=lambda cell: get_holdout_accuracy(select_by_holdout(records_by_cell[cell])))[1]
 
 
-def radius_table(found: Mapping[Cell, list[Record]]) -> str:
+def format_radius_table(records_by_cell: Mapping[Cell, list[Record]]) -> str:
     rows = []
-    for cell in found:
+    for cell in records_by_cell:
         method, radius, *where = cell
-        if where == [CHOSEN_ON, 0]:
-            best = best_by_holdout(found[cell])
-            mark = "chosen" if radius == chosen(found, method) else ""
+        if where == [SEARCH_DOMAIN, 0]:
+            best = select_by_holdout(records_by_cell[cell])
+            mark = "selected" if radius == select_radius(records_by_cell, method) else ""
             name = [method, "" if radius is None else f"{radius:g}", mark]
-            rows.append([*name, f"{100 * holdout(best):.1f}", f"{100 * unseen(best):.1f}", f"{best['step']}"])
+            rows.append(
+                [
+                    *name,
+                    f"{100 * get_holdout_accuracy(best):.1f}",
+                    f"{100 * get_test_accuracy(best):.1f}",
+                    f"{best['step']}",
+                ]
+            )
     return format_markdown_table(
-        ("method", "radius", "", "holdout", f"{CHOSEN_ON} (not looked at)", "step"), rows, numeric=3
+        ("method", "radius", "", "holdout", f"{SEARCH_DOMAIN} (not used)", "step"), rows, numeric=3
     )
 
 
-def result_table(found: Mapping[Cell, list[Record]]) -> str:
-    """A row a method, from the seeds that have all four domains; accuracies of what training domains select."""
+def format_result_table(records_by_cell: Mapping[Cell, list[Record]]) -> str:
+    """Return one row per method, from the seeds with all four domains, with selection by the training domains."""
     rows = []
     for method in PAPER:
-        radius = chosen(found, method)
-        seeds = sorted({cell[3] for cell in found})
-        seeds = [seed for seed in seeds if all((method, radius, test, seed) in found for test in DOMAINS)]
-        best = [[best_by_holdout(found[method, radius, test, seed]) for seed in seeds] for test in DOMAINS]
+        radius = select_radius(records_by_cell, method)
+        seeds = sorted({cell[3] for cell in records_by_cell})
+        seeds = [seed for seed in seeds if all((method, radius, test, seed) in records_by_cell for test in DOMAINS)]
+        best = [[select_by_holdout(records_by_cell[method, radius, test, seed]) for seed in seeds] for test in DOMAINS]
         if not seeds:
             continue
-        held = [holdout(record) for of_domain in best for record in of_domain]
-        trials = [statistics.fmean(map(unseen, of_seed)) for of_seed in zip(*best, strict=True)]
-        cells = [mean_and_error([unseen(record) for record in of_domain]) for of_domain in best]
+        holdouts = [get_holdout_accuracy(record) for of_domain in best for record in of_domain]
+        trials = [statistics.fmean(map(get_test_accuracy, of_seed)) for of_seed in zip(*best, strict=True)]
+        cells = [format_mean([get_test_accuracy(record) for record in of_domain]) for of_domain in best]
         name = [method, "" if radius is None else f"{radius:g}", f"{len(seeds)}"]
-        rows.append([*name, mean_and_error([statistics.fmean(held)]), *cells, mean_and_error(trials), PAPER[method]])
+        rows.append([*name, format_mean([statistics.fmean(holdouts)]), *cells, format_mean(trials), PAPER[method]])
     head = ("method", "radius", "seeds", "holdout", *DOMAINS, "average", "the paper's average")
     return format_markdown_table(head, rows, numeric=len(head) - 2)
 
