@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from domainwise.cli.reproduce import print_result
+from domainwise.reproduction.comparison import ClaimVerdict, tabulate_verdicts
 from domainwise.reproduction.recipe import load_recipes
+from domainwise.reproduction.results import RecipeResult
 
 
 def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any]) -> None:
@@ -97,3 +100,25 @@ def test_the_list_and_help_import_no_torch() -> None:
     )
     for options in (["reproduce", "--list"], ["reproduce", "--help"], ["demo", "--help"]):
         subprocess.run([sys.executable, "-c", code, *options], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_verdicts_wrap_on_a_narrow_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = "-0.9 ± 4.2 points over 4 pairs from 1 trial, at ahead in 1, p = 0.88; 4 pairs cannot reach p < 0.05"
+    verdict = ClaimVerdict("AT is above ERM on average over the datasets", "inconclusive", evidence)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    print_result(RecipeResult(load_recipes()["table_1"], (tabulate_verdicts([verdict]),)))
+    output = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, output.splitlines())) <= width
+    assert {*verdict.claim.split(), *evidence.split(), "inconclusive"} <= set(output.split())
+
+
+def test_results_as_json(domainwise: Callable[..., Any], tmp_path: Path) -> None:
+    options = ("--data-dir", tmp_path / "nowhere", "-o", tmp_path / "out", "--report-only", "--json")
+    (result,) = json.loads(domainwise("reproduce", "table_8", *options).out)
+    assert result["recipe"] == "table_8"
+    assert "no finished runs" in result["notes"]
+    assert result["files"] == [str(tmp_path / "out" / "cpu" / "table_8" / "result.md")]
