@@ -1,7 +1,7 @@
 """Screenshots of a page for the docs: in a wide window and on a phone.
 
 domainwise demo
-python benchmarks/page_screenshots.py demo.html docs
+python benchmarks/page_screenshots.py runs/demo/demo.html docs
 """
 
 import argparse
