@@ -25,7 +25,7 @@ _IMMEDIATE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handl
 
 
 def make_console(quiet: bool = False, *, stderr: bool = False) -> Console:
-    """Return the console to print to: stdout for results, stderr for progress beside a table or JSON."""
+    """Return the console to print to: stdout for results, stderr for progress next to a table or JSON."""
     return Console(quiet=quiet, stderr=stderr)
 
 

@@ -19,7 +19,7 @@ from domainwise.storage.run_folder import (
 )
 from domainwise.storage.sweep_folder import PLAN_FILE, SweepFolder
 
-# A run has one of these beside its config at any time: when it starts, while it trains, and when it is done.
+# A run has one of these next to its config at any time: when it starts, while it trains, and when it is done.
 _BESIDE_CONFIG = frozenset((".lock", "records.jsonl", "done"))
 _DOMAINBED_FILE = "results.jsonl"
 

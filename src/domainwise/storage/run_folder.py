@@ -57,7 +57,7 @@ class RunStatus:
 class RunFolder:
     """Reads and writes the files of one run.
 
-    `checkpoint.pt` is written last and says how far the run is. Whatever is newer beside it is written again,
+    `checkpoint.pt` is written last and says how far the run is. Files that are newer are written again,
     identically, when the run resumes.
     """
 
@@ -197,7 +197,7 @@ class RunFolder:
         """Return how far the run is, including whether a process is training in it right now."""
         status = self.read_stored_status()
         step = 0
-        with suppress(DomainwiseError):  # reported by whoever needs the records
+        with suppress(DomainwiseError):  # reported where the records are needed
             records = self.read_records()
             step = records[-1]["step"] + 1 if records else 0
         if status.state != "done" and self.is_busy:

@@ -47,7 +47,7 @@ class PlannedRun:
 
 
 class SweepFolder:
-    """Reads and writes what a sweep keeps beside its runs."""
+    """Reads and writes the files of a sweep next to its run folders."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -17,7 +17,7 @@ Numbers = dict[tuple[str, ...], tuple[float, float]]
 
 
 def write_results(root: Path, records: Sequence[Record]) -> None:
-    """The records in DomainBed's format, a folder a run."""
+    """The records in DomainBed's format, one folder per run."""
     for each in records:
         domains = list(each["accuracy"])
         line = {
