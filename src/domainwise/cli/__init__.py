@@ -26,6 +26,7 @@ COMMANDS = (
     "data",
     "theory",
 )
+HELP = "Train image classifiers that hold up in domains they never saw."
 
 
 def main() -> None:
@@ -46,13 +47,12 @@ def main() -> None:
 def build_app(args: Sequence[str]) -> typer.Typer:
     """Build the application. If `args` name a command, only that module is imported, to start fast."""
     app = typer.Typer(
-        help="Train image classifiers that hold up in domains they never saw.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_show_version)
+    app.callback(help=HELP)(_take_options)
     for name in args[:1] if args[:1] and args[0] in COMMANDS else COMMANDS:
         module = importlib.import_module(f"domainwise.cli.{name}")
         if hasattr(module, "app"):
@@ -62,12 +62,18 @@ def build_app(args: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _show_version(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"domainwise {domainwise.__version__}")
         raise typer.Exit()
+
+
+def _take_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The options of `domainwise` itself."""
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
