@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         SampleWisePerturbation,
         UniversalPerturbation,
     )
+    from domainwise.reports import report
+    from domainwise.reproduction import reproduce
     from domainwise.sweeps.runner import run_sweep
     from domainwise.sweeps.spec import SweepSpec
     from domainwise.training.config import RunConfig
@@ -34,6 +36,8 @@ __all__ = [
     "UniversalPerturbation",
     "load_algorithm",
     "load_model",
+    "report",
+    "reproduce",
     "run_sweep",
     "train",
 ]
@@ -52,6 +56,8 @@ __getattr__ = export_lazily(
         "UniversalPerturbation": "perturbations",
         "load_algorithm": "training.loading",
         "load_model": "training.loading",
+        "report": "reports",
+        "reproduce": "reproduction",
         "run_sweep": "sweeps.runner",
         "train": "training.trainer",
     },
