@@ -1,5 +1,6 @@
 """Runs configs in worker processes on this machine; each worker trains one run after another."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
@@ -55,7 +55,8 @@ class _Pool:
         self.attempts: Counter[int] = Counter()
         self.results: list[RunResult | None] = [None] * len(configs)
         self.context = worker_context()
-        self.stop = self.context.Event()
+        # Without a lock, unlike an Event: a worker killed while it holds one would block all the others.
+        self.stop = self.context.RawValue(ctypes.c_bool, False)
         self.gpus = _visible_gpus()
         self.workers = [self._start_worker(number) for number in range(workers)]
 
@@ -132,7 +133,7 @@ class _Pool:
 
     def _shut_down(self) -> None:
         """Let the current runs save, and end the workers."""
-        self.stop.set()
+        self.stop.value = True
         for worker in self.workers:
             with suppress(OSError):
                 worker.pipe.send(None)
@@ -146,7 +147,7 @@ class _Pool:
             worker.pipe.close()
 
 
-def _work(pipe: "Connection[Any, Any]", stop: Event, environment: Mapping[str, str]) -> None:
+def _work(pipe: "Connection[Any, Any]", stop: "ctypes.c_bool", environment: Mapping[str, str]) -> None:
     """Train the runs that arrive through the pipe until None does, in the worker process.
 
     Args:
@@ -168,7 +169,7 @@ def _work(pipe: "Connection[Any, Any]", stop: Event, environment: Mapping[str, s
                 pipe.send((run, "step", step))
 
         try:
-            pipe.send((run, "done", train_when_free(config, on_step, stop.is_set, datasets=datasets)))
+            pipe.send((run, "done", train_when_free(config, on_step, lambda: stop.value, datasets=datasets)))
         except RunInterrupted:
             pipe.send((run, "stopped", None))
         except Exception as error:
