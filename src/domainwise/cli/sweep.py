@@ -248,7 +248,7 @@ def _parse_hparams(spec: "SweepSpec", pairs: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     names: dict[str, None] = {}
     for algorithm in spec.algorithms:
-        hparams_class = spec.config(spec.datasets[0], algorithm).algorithm_class().Hparams
+        hparams_class = spec.make_config(spec.datasets[0], algorithm).algorithm_class().Hparams
         names |= dict.fromkeys(hparams_class.fields())
         values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.fields()})
     for name in pairs:

@@ -132,7 +132,7 @@ def _choose_test_domains(
 ) -> tuple[str, ...]:
     """Return the domains to hold out in turn (empty: all). Raises an error if the dataset cannot be opened."""
     spec = SweepSpec((dataset,), ("erm",), settings=dict(settings))
-    built = cache.build(spec.config(dataset, "erm", **placement), on_data)
+    built = cache.build(spec.make_config(dataset, "erm", **placement), on_data)
     if block.test_domains or block.train_domains or not scale.is_one_cell:
         return block.test_domains
     return tuple(domain.name for domain in built.domains if domain.role in (None, "test"))[:1]

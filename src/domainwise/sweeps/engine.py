@@ -1,4 +1,4 @@
-"""The contract of every engine, wherever it trains.
+"""The interface of every engine.
 
 An engine takes configs and callbacks, and calls back from the thread that called it. If a run raises an error, that is
 reported and the other runs continue. If its process or machine dies, the run resumes from its last checkpoint, a few
@@ -26,7 +26,7 @@ class RunFailed(Exception):
     """A run raised an unexpected error; the message is its traceback."""
 
 
-def _raise(run: int, error: str) -> None:
+def _raise_failure(run: int, error: str) -> None:
     raise RunFailed(error) if "\n" in error.strip() else DomainwiseError(error)
 
 
@@ -43,7 +43,7 @@ class EngineCallbacks:
 
     on_progress: Callable[[int, int], None] = lambda run, steps: None
     on_done: Callable[[int, RunResult], None] = lambda run, result: None
-    on_failed: Callable[[int, str], None] = _raise
+    on_failed: Callable[[int, str], None] = _raise_failure
     should_stop: Callable[[], bool] = lambda: False
 
 

@@ -46,9 +46,9 @@ def plan_sweep(
             raise unknown_choice("placement setting", key, PLACEMENT_SETTINGS)
     by_name: dict[str, Dataset] = {}
     for name in spec.datasets:
-        dataset = cache.build(spec.config(name, spec.algorithms[0], **placement), on_data)
+        dataset = cache.build(spec.make_config(name, spec.algorithms[0], **placement), on_data)
         if dataset.name in (other.name for other in by_name.values()):
-            raise DomainwiseError(f"two datasets are named {dataset.name}; a sweep could not tell them apart")
+            raise DomainwiseError(f"two datasets are named {dataset.name}; names must be unique in a sweep")
         by_name[name] = dataset
     return dict(
         _plan_run(replace(config, **placement, test_domains=test_domains), dataset, folder)
@@ -62,7 +62,7 @@ def plan_sweep(
 
 
 def plan_test_domains(dataset: Dataset, spec: SweepSpec) -> list[tuple[str, ...]]:
-    """Return the test domains of each run: every domain in turn, and pairs if one of them selects for the other."""
+    """Return the test domains of each run: every domain in turn, and pairs for `leave_one_out`."""
     fixed_roles = {domain.role for domain in dataset.domains}
     if "ood_validation" in spec.selection and "validation" not in fixed_roles:
         raise DomainwiseError(f"ood_validation requires a validation domain, and {dataset.name} has none")
@@ -71,19 +71,19 @@ def plan_test_domains(dataset: Dataset, spec: SweepSpec) -> list[tuple[str, ...]
         raise unknown_choice(f"domain of {dataset.name}", spec.test_domains[0], dataset.domain_names)
     train_domains = spec.settings.get("train_domains", ())
     if fixed_roles != {None}:
-        together = [name for name in targets if dataset.domains[dataset.index(name)].role == "test"]
+        test_domains = [name for name in targets if dataset.domains[dataset.index(name)].role == "test"]
     elif train_domains:
-        together = [name for name in targets if name not in train_domains]
+        test_domains = [name for name in targets if name not in train_domains]
     else:
-        alone: list[tuple[str, ...]] = [(name,) for name in targets]
-        return [*alone, *_pairs(dataset, targets)] if "leave_one_out" in spec.selection else alone
+        single: list[tuple[str, ...]] = [(name,) for name in targets]
+        return [*single, *_plan_pairs(dataset, targets)] if "leave_one_out" in spec.selection else single
     if "leave_one_out" in spec.selection:
         raise DomainwiseError(f"leave_one_out holds out each domain in turn, but {dataset.name} has fixed roles")
-    return [tuple(together)]
+    return [tuple(test_domains)]
 
 
-def _pairs(dataset: Dataset, targets: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the pairs that serve `leave_one_out`: each domain of a pair selects for the other."""
+def _plan_pairs(dataset: Dataset, targets: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the pairs for `leave_one_out`: each domain of a pair selects the model for the other."""
     names = dataset.domain_names
     if len(names) < 3:
         raise DomainwiseError(f"leave_one_out requires at least 3 domains, and {dataset.name} has {len(names)}")
@@ -94,25 +94,25 @@ def _draw_config(
     spec: SweepSpec, space: Space, name: str, dataset: Dataset, algorithm: str, draw: int, trial: int
 ) -> RunConfig:
     """Return the config of one draw, without test domains. What the spec fixes is not drawn."""
-    hparams_class = spec.config(name, algorithm).algorithm_class().Hparams
+    hparams_class = spec.make_config(name, algorithm).algorithm_class().Hparams
     values = draw_hparams(space(SearchTask(algorithm, hparams_class, dataset.name, dataset.search)), draw, trial)
     settings = {key: values.pop(key) for key in RUN_SETTINGS if key in values}
     settings |= {key: value for key, value in spec.settings.items() if key in RUN_SETTINGS}
     hparams = {**values, **{key: value for key, value in spec.hparams.items() if key in hparams_class.fields()}}
-    return spec.config(name, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
+    return spec.make_config(name, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
 
 
 def _plan_run(config: RunConfig, dataset: Dataset, folder: Path) -> tuple[PlannedRun, RunConfig]:
     test_domains = config.test_domains
-    assigned = assign_roles(dataset, config.train_domains, test_domains)
-    # More than two test domains are all that the dataset has, which does not tell runs apart.
+    roles = assign_roles(dataset, config.train_domains, test_domains)
+    # More than two test domains are always the same ones, so they need not be part of the name.
     parts = [config.dataset_name, config.algorithm_name, *(test_domains if len(test_domains) <= 2 else ())]
     name = "-".join([*parts, f"draw{config.hparams_seed}", f"trial{config.trial_seed}"])
     name = quote(name, safe="+, ")  # domain names come from folders and columns, and may contain anything
     run = PlannedRun(
         folder=folder / name,
         name=name,
-        dataset=dataset_label(dataset.name, assigned.train, assigned.assignment),
+        dataset=dataset_label(dataset.name, roles.train, roles.assignment),
         algorithm=config.algorithm_name,
         test_domains=test_domains,
         trial=config.trial_seed,

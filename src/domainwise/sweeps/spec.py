@@ -63,7 +63,7 @@ class SweepSpec:
             if name not in SHARED_SETTINGS:
                 raise unknown_choice("sweep setting", name, SHARED_SETTINGS)
 
-    def config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
+    def make_config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
         """Return the config of one run, with the shared settings."""
         return RunConfig.of(**{**self.settings, "dataset": dataset, "algorithm": algorithm, **settings})
 
