@@ -114,7 +114,7 @@ def test_slurm_script_has_one_job_per_run_that_is_not_done(domainwise: Cli, tmp_
     assert domainwise(*SMALL, "-o", folder).code == 0
     outcome = domainwise(*SMALL, "--trials", "2", "-o", folder, "--engine", "slurm", "--write-script", script)
     assert outcome.code == 0, outcome.err
-    assert f"wrote {script} with 2 jobs" in outcome.out.replace("\n", " ")
+    assert f"wrote {script} with 2 jobs" in " ".join(outcome.out.split())
     assert "#SBATCH --array=1-2%2\n" in script.read_text()
     for line in (tmp_path / "jobs.commands").read_text().splitlines():
         assert domainwise(*shlex.split(line)[1:]).code == 0

@@ -225,7 +225,9 @@ def _write_slurm(
         sweep_folder.write_plan(plan)
     configs = [config for run, config in plan.items() if not RunFolder(run.folder).is_done]
     commands = write_slurm_script(script, configs, max_jobs=workers)
-    console.print(f"wrote {script} with {len(configs)} jobs, their commands in {commands}", highlight=False)
+    console.print(
+        f"wrote {script} with {len(configs)} jobs, their commands in {commands}", highlight=False, soft_wrap=True
+    )
 
 
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from domainwise.training.device import keep_freed_memory
 from domainwise.training.registry import DatasetCache
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
+_SECONDS_TO_START = 30.0
 
 
 def run_all(
@@ -79,15 +81,24 @@ class _Pool:
         return self.results
 
     def _start_worker(self, number: int) -> _Worker:
-        start_fork_server()
-        pipe, worker_pipe = self.context.Pipe()
         environment = dict(os.environ)
         if self.gpus:
             environment[_GPUS] = self.gpus[number % len(self.gpus)]
-        process = self.context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(worker_pipe, self.stop, environment), daemon=True
-        )
-        process.start()
+        pipe, worker_pipe = self.context.Pipe()
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while True:
+            start_fork_server()
+            process = self.context.Process(  # type: ignore[attr-defined]
+                target=_work, args=(worker_pipe, self.stop, environment), daemon=True
+            )
+            try:
+                process.start()
+                break
+            except (ConnectionError, EOFError):
+                # The fork server was killed, and is replaced once the operating system has ended it.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         worker_pipe.close()
         return _Worker(process, pipe)
 
@@ -161,19 +172,21 @@ def _work(pipe: "Connection[Any, Any]", stop: "ctypes.c_bool", environment: Mapp
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
     datasets = DatasetCache()
-    while (task := pipe.recv()) is not None:
-        run, config = task
+    # The pipe breaks if the fork server is killed: then the parent takes this worker for dead, and starts another.
+    with suppress(BrokenPipeError, ConnectionResetError, EOFError):
+        while (task := pipe.recv()) is not None:
+            run, config = task
 
-        def on_step(step: int, loss: float, run: int = run) -> None:
-            if step % 10 == 0:
-                pipe.send((run, "step", step))
+            def on_step(step: int, loss: float, run: int = run) -> None:
+                if step % 10 == 0:
+                    pipe.send((run, "step", step))
 
-        try:
-            pipe.send((run, "done", train_when_free(config, on_step, lambda: stop.value, datasets=datasets)))
-        except RunInterrupted:
-            pipe.send((run, "stopped", None))
-        except Exception as error:
-            pipe.send((run, "failed", format_failure(error)))
+            try:
+                pipe.send((run, "done", train_when_free(config, on_step, lambda: stop.value, datasets=datasets)))
+            except RunInterrupted:
+                pipe.send((run, "stopped", None))
+            except Exception as error:
+                pipe.send((run, "failed", format_failure(error)))
 
 
 def _exit_with_parent() -> None:
