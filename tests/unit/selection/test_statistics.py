@@ -86,3 +86,9 @@ def test_aggregated_means_are_those_of_each_group(values: list[float]) -> None:
     assert first["mean"] == pytest.approx(estimate.mean)
     assert first["error"] == (None if estimate.error is None else pytest.approx(estimate.error, abs=1e-9))
     assert (first["count"], second["count"], second["error"]) == (len(values), 1, None)
+
+
+def test_a_sum_that_cancels_except_for_its_last_bits_counts_as_zero() -> None:
+    differences = np.array([-5, -4, 0, 5, 4]) / 30 * 0.7
+    assert differences.sum() != 0.0
+    assert sign_flip_test(differences) == 1.0
