@@ -242,7 +242,7 @@ def test_check_describes_synthetic_data(domainwise: Cli) -> None:
         (["check", "pacs", "--data-dir", "sets"], "run `domainwise data prepare pacs`"),
         (["prepare", "silouettes"], "did you mean 'silhouettes'?"),
         (["prepare", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
-        (["prepare", "pets", "--image-size", "0"], "image_size must be at least 1, not 0"),
+        (["prepare", "pets", "--image-size", "0"], "image_size must be at least 1, got 0"),
         (["prepare", "nico", "--data-dir", "sets"], "dataset nico cannot be downloaded"),
     ],
 )

@@ -131,7 +131,7 @@ def test_runs_without_a_model_are_left_out_and_counted(
         (("--domain", "shift_9"), "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (("--layer", "featuriser.5"), "did you mean 'featurizer.5'?"),
         (("--layer", "classifier"), "is not a map of the image"),
-        (("--images", "0"), "images must be from 1 to 32, all that shift_8 has, not 0"),
+        (("--images", "0"), "images must be from 1 to 32, all that shift_8 has, got 0"),
         (("--images", "33"), "images must be from 1 to 32"),
         (("--output", "maps.gif"), "unknown figure format 'gif'"),
         (("nowhere",), "folder nowhere not found"),

@@ -99,7 +99,7 @@ def test_selection_is_that_of_the_command_or_else_of_the_sweep(sweep: Path) -> N
     ("content", "message"),
     [
         ("selection = [", "sweep.toml could not be read"),
-        ("selection = 3", "must be a list of names, not 3"),
+        ("selection = 3", "must be a list of names, got 3"),
         ('selection = ["oracle"]', "unknown selection 'oracle'"),
     ],
 )

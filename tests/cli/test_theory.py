@@ -33,8 +33,8 @@ def test_the_docs_page_has_the_table(domainwise: Cli) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--radius", "1"], "radius must be above 0, at most .9 and below beta, not 1"),
-        (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0, at most .9 and below beta, not 0.5"),
+        (["--radius", "1"], "radius must be above 0, at most .9 and below beta, got 1"),
+        (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0, at most .9 and below beta, got 0.5"),
         (["--radius", "0"], "radius must be above 0"),
     ],
 )

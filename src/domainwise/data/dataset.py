@@ -93,7 +93,7 @@ class Dataset:
             raise DomainwiseError(f"{where} has {len(domain.images)} images but {len(domain)} labels")
         if domain.images.dtype != torch.uint8 or domain.images.ndim != 4:
             actual = f"{domain.images.dtype} {tuple(domain.images.shape)}"
-            raise DomainwiseError(f"{where} must have uint8 images (n, C, H, W), not {actual}")
+            raise DomainwiseError(f"{where} must have uint8 images (n, C, H, W), got {actual}")
         shape = tuple(domain.images.shape[1:])
         if shape != self.image_shape:
             raise DomainwiseError(f"{where} has images of shape {shape}; the first domain has {self.image_shape}")

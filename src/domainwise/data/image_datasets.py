@@ -96,7 +96,7 @@ def build_image_dataset(
 ) -> Dataset:
     """Build the dataset of `listing`, with default settings for photographs."""
     if image_size < 1:
-        raise DomainwiseError(f"image_size must be at least 1, not {image_size}")
+        raise DomainwiseError(f"image_size must be at least 1, got {image_size}")
     for line in listing.describe_missing_classes():
         warnings.warn(line, stacklevel=2)
     domains = []

@@ -50,7 +50,7 @@ def colored_mnist(seed: int = 0, *, data_dir: str | Path | None = None, image_si
         image_size: 28, or 14 to keep every second pixel of every second row, as in the IRM paper.
     """
     if image_size not in _NETWORKS:
-        raise DomainwiseError(f"image_size must be {' or '.join(map(str, _NETWORKS))} pixels, not {image_size}")
+        raise DomainwiseError(f"image_size must be {' or '.join(map(str, _NETWORKS))} pixels, got {image_size}")
     images, digits = load_digits(data_dir, dataset="colored_mnist")
     stride = _SIDE // image_size
     return Dataset(
@@ -149,7 +149,7 @@ def load_digits(data_dir: str | Path | None = None, *, dataset: str = "colored_m
 def shuffle_into_domains(count: int, num_domains: int, seed: int) -> list[Tensor]:
     """Shuffle the indices of `count` images and distribute them to domains in turn."""
     if seed < 0:
-        raise DomainwiseError(f"seed must be at least 0, not {seed}")
+        raise DomainwiseError(f"seed must be at least 0, got {seed}")
     shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(count))
     return [shuffled[index::num_domains] for index in range(num_domains)]
 

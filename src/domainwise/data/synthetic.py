@@ -109,7 +109,7 @@ def silhouettes_spurious(
     """
     _check_sizes(seed, image_size, train_count, test_count, noise)
     if not 0.5 <= majority < 1:
-        raise DomainwiseError(f"majority must be at least 0.5 and below 1, not {majority:g}")
+        raise DomainwiseError(f"majority must be at least 0.5 and below 1, got {majority:g}")
     half = test_count // 2
     rest = test_count - half
     minority = 1 - majority
@@ -233,26 +233,26 @@ def _build_domain(name: str, role: Role, images: Floats, labels: NDArray[np.int6
 
 def _check_sizes(seed: int, image_size: int, train_count: int, test_count: int, noise: float) -> None:
     if seed < 0:
-        raise DomainwiseError(f"seed must be at least 0, not {seed}")
+        raise DomainwiseError(f"seed must be at least 0, got {seed}")
     if image_size < 16:
-        raise DomainwiseError(f"image_size must be at least 16 pixels to distinguish the animals, not {image_size}")
+        raise DomainwiseError(f"image_size must be at least 16 pixels to distinguish the animals, got {image_size}")
     for name, count in (("train_count", train_count), ("test_count", test_count)):
         if count < 1:
-            raise DomainwiseError(f"{name} must be at least 1, not {count}")
+            raise DomainwiseError(f"{name} must be at least 1, got {count}")
     _check_not_negative("noise", noise)
 
 
 def _check_styles(num_domains: int, style_norm: float, shifts: Sequence[float]) -> None:
     if num_domains < 1:
-        raise DomainwiseError(f"num_domains must be at least 1, not {num_domains}")
+        raise DomainwiseError(f"num_domains must be at least 1, got {num_domains}")
     _check_not_negative("style_norm", style_norm)
     for shift in shifts:
         _check_not_negative("every shift", shift)
     names = [f"{shift:g}" for shift in shifts]
     if len(set(names)) < len(names):
-        raise DomainwiseError(f"shifts must be distinct, not {', '.join(names)}")
+        raise DomainwiseError(f"shifts must be distinct, got {', '.join(names)}")
 
 
 def _check_not_negative(name: str, value: float) -> None:
     if not (math.isfinite(value) and value >= 0):
-        raise DomainwiseError(f"{name} must be finite and at least 0, not {value:g}")
+        raise DomainwiseError(f"{name} must be finite and at least 0, got {value:g}")

@@ -197,7 +197,7 @@ def compute_gradcam(
     """
     if classes is not None and classes.shape != images.shape[:1]:
         raise DomainwiseError(
-            f"classes must have one entry per image ({len(images)}), not shape {tuple(classes.shape)}"
+            f"classes must have one entry per image ({len(images)}), got shape {tuple(classes.shape)}"
         )
     if not isinstance(layer, TargetLayer):
         layer = find_target_layer(network, images.shape[1:], layer)

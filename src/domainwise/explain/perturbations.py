@@ -306,7 +306,7 @@ class Ranks:
 def measure_ranks(run: OpenRun, images: int = 256, device: torch.device | None = None) -> list[Ranks]:
     """Measure the ranks per training domain, over its first `images` training images."""
     if images < 1:
-        raise DomainwiseError(f"the number of images must be at least 1, not {images}")
+        raise DomainwiseError(f"the number of images must be at least 1, got {images}")
     algorithm, perturbation = load_perturbation(run)
     algorithm.to(device)
     return [

@@ -140,14 +140,14 @@ def _loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _check_attack(radii: Sequence[float], kinds: Sequence[str], steps: int, images: int | None) -> None:
     if not radii or not all(0 <= radius < float("inf") for radius in radii):
-        raise DomainwiseError(f"radii must be numbers of at least 0, not {list(radii)}")
+        raise DomainwiseError(f"radii must be numbers of at least 0, got {list(radii)}")
     for kind in kinds:
         if kind not in ATTACK_KINDS:
             raise unknown_choice("kind of attack", kind, ATTACK_KINDS)
     if steps < 1:
-        raise DomainwiseError(f"an attack needs at least 1 step, not {steps}")
+        raise DomainwiseError(f"an attack needs at least 1 step, got {steps}")
     if images is not None and images < 1:
-        raise DomainwiseError(f"the number of images must be at least 1, not {images}")
+        raise DomainwiseError(f"the number of images must be at least 1, got {images}")
 
 
 def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:

@@ -78,7 +78,7 @@ def read_selections(paths: Iterable[str | Path]) -> list[str]:
         value = sweep.read_spec().get("selection", []) if sweep.spec_file.is_file() else []
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DomainwiseError(f"selection in {sweep.spec_file} must be a list of names, not {value!r}")
+            raise DomainwiseError(f"selection in {sweep.spec_file} must be a list of names, got {value!r}")
         selections.update(dict.fromkeys(names))
     return list(selections) or ["training_domain"]
 

@@ -50,7 +50,7 @@ class SweepSpec:
         for name in ("datasets", "algorithms", "selection"):
             values = getattr(self, name)
             if not values:
-                raise DomainwiseError(f"{name} must not be empty")
+                raise DomainwiseError(f"no {name} given; a sweep needs at least one")
             if len(set(values)) < len(values):
                 raise DomainwiseError(f"duplicate entries in {name}: {', '.join(values)}")
         for name in ("draws", "trials"):

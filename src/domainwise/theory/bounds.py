@@ -40,7 +40,7 @@ class Shift:
             raise DomainwiseError(f"the proof assumes |delta| < beta, not delta {self.delta:g} and beta {self.beta:g}")
         if self.exponent <= 1:
             raise DomainwiseError(
-                f"the proof assumes 2 M (1 + delta) > 1 for its integral to converge, not {self.exponent:g}"
+                f"the proof assumes 2 M (1 + delta) > 1 for its integral to converge, got {self.exponent:g}"
             )
 
     @property

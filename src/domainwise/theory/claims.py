@@ -59,7 +59,7 @@ def check_radius(radius: float, beta: float) -> None:
     """Raise an error for a radius outside the theory."""
     # At radius 1 the data is no longer separable, and close to it the weights grow without bound.
     if not (0 < radius <= 0.9 and radius < beta):
-        raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, not {radius:g}")
+        raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, got {radius:g}")
 
 
 def _judge(cases: bool | np.bool_ | NDArray[np.bool_]) -> Verdict:

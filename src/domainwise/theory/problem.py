@@ -62,11 +62,11 @@ class Task:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.p < 1:
-            raise DomainwiseError(f"p must be at least .5 and below 1, not {self.p}")
+            raise DomainwiseError(f"p must be at least .5 and below 1, got {self.p}")
         if not self.beta > 0:
-            raise DomainwiseError(f"beta must be above 0, not {self.beta}")
+            raise DomainwiseError(f"beta must be above 0, got {self.beta}")
         if not self.margins or min(self.margins) <= 0:
-            raise DomainwiseError(f"margins must be above 0, so that x_inv determines the label, not {self.margins}")
+            raise DomainwiseError(f"margins must be above 0, so that x_inv determines the label, got {self.margins}")
 
     @property
     def max_margin(self) -> float:

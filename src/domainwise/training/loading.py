@@ -82,7 +82,7 @@ def load_model(
         algorithm, network: as for `load_algorithm`.
     """
     if which not in ("best", "last"):
-        raise DomainwiseError(f"which must be 'best' or 'last', not {which!r}")
+        raise DomainwiseError(f"which must be 'best' or 'last', got {which!r}")
     folder = RunFolder(run)
     model = _rebuild(folder, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)

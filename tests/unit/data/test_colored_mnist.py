@@ -150,7 +150,7 @@ def test_small_images_are_every_second_pixel(data_dir: Path, dataset: Dataset) -
 
 @pytest.mark.parametrize("image_size", [0, 7, 13, 27, 32, -28])
 def test_other_sizes_raise(data_dir: Path, image_size: int) -> None:
-    with pytest.raises(DomainwiseError, match=f"image_size must be 28 or 14 pixels, not {image_size}$"):
+    with pytest.raises(DomainwiseError, match=f"image_size must be 28 or 14 pixels, got {image_size}$"):
         colored_mnist(7, data_dir=data_dir, image_size=image_size)
 
 

@@ -154,7 +154,7 @@ def test_converted_images_warn_once_per_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, -3])
 def test_image_size_below_1_raises(tmp_path: Path, size: int) -> None:
     root = write_tree(tmp_path / "pets", {"day": {"cat": 1}})
-    with pytest.raises(DomainwiseError, match=f"^image_size must be at least 1, not {size}$"):
+    with pytest.raises(DomainwiseError, match=f"^image_size must be at least 1, got {size}$"):
         image_files(root, image_size=size)
 
 

@@ -198,5 +198,5 @@ def test_assignment_depends_on_the_seed() -> None:
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
 def test_negative_seed_raises(tmp_path: Path, build: Callable[..., object]) -> None:
     write_digits(tmp_path, *random_digits(20))
-    with pytest.raises(DomainwiseError, match="seed must be at least 0, not -1"):
+    with pytest.raises(DomainwiseError, match="seed must be at least 0, got -1"):
         build(-1, data_dir=tmp_path)

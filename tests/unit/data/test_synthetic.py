@@ -218,15 +218,15 @@ def test_spurious_sizes_down_to_a_single_image() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"image_size": 15}, "image_size must be at least 16"),
-        ({"num_domains": 0}, "num_domains must be at least 1, not 0"),
-        ({"train_count": 0}, "train_count must be at least 1, not 0"),
-        ({"test_count": 0}, "test_count must be at least 1, not 0"),
-        ({"style_norm": -1.0}, "style_norm must be finite and at least 0, not -1"),
-        ({"shifts": (0, -4)}, "every shift must be finite and at least 0, not -4"),
-        ({"shifts": (4, 8, 4.0)}, "shifts must be distinct, not 4, 8, 4"),
-        ({"noise": -0.1}, "noise must be finite and at least 0, not -0.1"),
+        ({"num_domains": 0}, "num_domains must be at least 1, got 0"),
+        ({"train_count": 0}, "train_count must be at least 1, got 0"),
+        ({"test_count": 0}, "test_count must be at least 1, got 0"),
+        ({"style_norm": -1.0}, "style_norm must be finite and at least 0, got -1"),
+        ({"shifts": (0, -4)}, "every shift must be finite and at least 0, got -4"),
+        ({"shifts": (4, 8, 4.0)}, "shifts must be distinct, got 4, 8, 4"),
+        ({"noise": -0.1}, "noise must be finite and at least 0, got -0.1"),
         ({"noise": float("nan")}, "noise must be finite"),
     ],
 )

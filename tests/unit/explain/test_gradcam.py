@@ -338,5 +338,5 @@ def test_the_layer_can_be_named() -> None:
 
 
 def test_classes_need_one_entry_per_image() -> None:
-    with pytest.raises(DomainwiseError, match=r"^classes must have one entry per image \(2\), not shape \(3,\)$"):
+    with pytest.raises(DomainwiseError, match=r"^classes must have one entry per image \(2\), got shape \(3,\)$"):
         compute_gradcam(small_cnn((3, SIZE, SIZE), 2), torch.rand(2, 3, SIZE, SIZE), torch.zeros(3, dtype=torch.int64))

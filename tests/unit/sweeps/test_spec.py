@@ -21,7 +21,7 @@ def make_spec(**changes: Any) -> SweepSpec:
     [
         ({"draws": 0}, "draws must be at least 1, got 0"),
         ({"trials": -1}, "trials must be at least 1, got -1"),
-        ({"algorithms": ()}, "algorithms must not be empty"),
+        ({"algorithms": ()}, "no algorithms given; a sweep needs at least one"),
         ({"algorithms": ("erm", "erm")}, "duplicate entries in algorithms: erm, erm"),
         ({"selection": ("training_domains",)}, "did you mean 'training_domain'"),
         ({"settings": {"stepz": 3}}, "did you mean 'steps'"),

@@ -50,7 +50,7 @@ def sample_examples(run: OpenRun, name: str, count: int, seed: int = 0) -> Examp
         raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
     main = run.splits[name].main
     if not 1 <= count <= len(main):
-        raise DomainwiseError(f"the number of images must be from 1 to {len(main)}, all that {name} has, not {count}")
+        raise DomainwiseError(f"the number of images must be from 1 to {len(main)}, all that {name} has, got {count}")
     order = torch.randperm(len(main), generator=torch.Generator().manual_seed(seed))
     return Examples(run.dataset, run.dataset.domains[run.dataset.index(name)], main[order[:count]])
 
