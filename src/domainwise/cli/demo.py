@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli.console import make_console, print_table
-from domainwise.cli.options import Quiet
+from domainwise.cli.options import Quiet, Workers
 from domainwise.cli.reproduce import print_result, show_progress
 
 EXAMPLES = """
@@ -36,7 +36,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     trials: Annotated[int, typer.Option(help="Number of seeds to average over.")] = 1,
     steps: Annotated[int, typer.Option(help="Training steps per run.")] = 700,
-    workers: Annotated[int, typer.Option(help="Number of runs at a time.")] = 2,
+    workers: Workers = 2,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs, picture and page.")] = Path(
         "runs/demo"
     ),

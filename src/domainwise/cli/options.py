@@ -12,13 +12,13 @@ import typer
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import RunConfig, option_names
 
+_HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(RunConfig)}
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache)."),
-]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or mps.")]
+DataDir = Annotated[Path | None, typer.Option(help=_HELP["data_dir"])]
+Device = Annotated[str, typer.Option(help=_HELP["device"])]
+Workers = Annotated[int, typer.Option(help="Number of runs at a time.")]
 
 # Dataset options that most users need, as options of their own.
 _SHORTCUTS = {

@@ -17,7 +17,7 @@ from domainwise.cli.console import (
     print_json,
     print_table,
 )
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet, Workers
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import (
     RecipeCost,
@@ -80,7 +80,7 @@ def reproduce(
     data_dir: DataDir = None,
     device: Device = "auto",
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
-    workers: Annotated[int, typer.Option(help="Number of runs at a time.")] = 2,
+    workers: Workers = 2,
     address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
     gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path(

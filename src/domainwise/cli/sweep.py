@@ -17,7 +17,7 @@ from domainwise.cli.console import (
     print_json,
     status_table,
 )
-from domainwise.cli.options import AsJson, Quiet, add_run_options, parse_pairs
+from domainwise.cli.options import AsJson, Quiet, Workers, add_run_options, parse_pairs
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
@@ -81,7 +81,7 @@ def sweep(
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help="local (worker processes), ray or slurm.")] = "local",
-    workers: Annotated[int, typer.Option(help="Number of runs at a time.")] = 2,
+    workers: Workers = 2,
     address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
     gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
     results: Annotated[
