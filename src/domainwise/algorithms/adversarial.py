@@ -24,8 +24,13 @@ class AdversarialHparams(Hparams):
     variant: Literal["standard", "paper", "released"] = hparam(
         "standard", help="Preset: standard, the paper's algorithm to the letter, or the authors' released code."
     )
-    epsilon: float = hparam(0.1, help="Radius of the ball over the whole image in [0, 1].", search=Power(10, -1, 2))
-    step_size: float = hparam(0.1, help="Length of one ascent step (gamma in the paper).")
+    epsilon: float | str = hparam(
+        0.1,
+        help='Radius of the ball over the whole image in [0, 1], or "2/255 rms" per pixel.',
+        search=Power(10, -1, 2),
+    )
+    step_size: float | None = hparam(0.1, help="Length of one ascent step (gamma in the paper); none: the radius.")
+    warmup: float = hparam(0.0, help="Share of the steps over which the radius grows from 0 to epsilon.", low=0, high=1)
     norm: Literal["l2", "linf"] = hparam("l2", help="Norm of the ball: l2 or linf.")
     ascent: Literal["normalized", "gradient", "sign"] = hparam(
         "normalized", help="Ascent direction: the normalized gradient, the raw gradient or its sign."
@@ -45,6 +50,8 @@ class AdversarialHparams(Hparams):
     )
 
 
+# The defaults of the fields are the paper's; these replace them.
+STANDARD: Mapping[str, Any] = {"step_size": None, "warmup": 0.5}
 PAPER: Mapping[str, Any] = {"ascent": "gradient", "order": "sequential"}
 RELEASED: Mapping[str, Any] = {"objective": "sum", "loss_cap": 2.0}
 
@@ -123,6 +130,9 @@ class AdversarialAlgorithm(Algorithm):
         """Return the arguments that all perturbations take."""
         names = ("epsilon", "step_size", "norm", "ascent", "loss_cap")
         settings = {name: getattr(self.hparams, name) for name in names}
+        if self.num_steps is not None:
+            attacks_per_step = self.num_domains if self.hparams.order == "sequential" else 1
+            settings["warmup_steps"] = round(self.hparams.warmup * self.num_steps * attacks_per_step)
         if self.space is not None:
             settings["bounds"] = self.space.bounds()
         return {**settings, "num_domains": self.num_domains, "generator": self.generator}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.algorithms.adversarial import PAPER, RELEASED, STANDARD, AdversarialAlgorithm, AdversarialHparams
 from domainwise.hparams import hparam
 from domainwise.perturbations import SampleWisePerturbation
 
@@ -11,7 +11,9 @@ from domainwise.perturbations import SampleWisePerturbation
 @dataclass(frozen=True)
 class ATHparams(AdversarialHparams):
     VARIANTS = {
-        "paper": PAPER,
+        # A dataset's default rank is meant for LDAT.
+        "standard": {**STANDARD, "rank": None},
+        "paper": {**PAPER, "rank": None},
         "released": {
             **RELEASED,
             "loss_cap": None,
@@ -19,6 +21,7 @@ class ATHparams(AdversarialHparams):
             "steps": 10,
             "start": "cube",
             "over": "domain",
+            "rank": None,
         },
     }
 
@@ -29,6 +32,7 @@ class ATHparams(AdversarialHparams):
     over: Literal["sample", "domain"] = hparam(
         "sample", help="Take norms per sample, or over all samples of a domain in the batch (released code)."
     )
+    rank: int | None = hparam(None, help="Maximum rank of a perturbation in each channel; none: no limit.", low=1)
     space: Literal["pixels", "normalized"] = hparam(
         "pixels", help="Space of the perturbation and epsilon: pixels, or ImageNet-normalized images (released code)."
     )
@@ -51,8 +55,9 @@ class AT(AdversarialAlgorithm):
         return self.hparams.steps
 
     def build_perturbation(self, shape: tuple[int, ...]) -> SampleWisePerturbation:
+        hparams = self.hparams
         return SampleWisePerturbation(
-            shape, start=self.hparams.start, over=self.hparams.over, **self.perturbation_settings()
+            shape, start=hparams.start, over=hparams.over, rank=hparams.rank, **self.perturbation_settings()
         )
 
     def describe(self) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Algorithm(nn.Module, ABC):
         num_domains: Number of training domains.
         input_shape: Shape of one image. Taken from the network by default.
         domain_sizes: Number of images per training domain, for methods that add images to it.
+        num_steps: Number of updates in the whole training, for methods that follow a schedule over it. None: unknown,
+            and such schedules are off.
         augment: Maps a batch of images to another view of them, for methods that compare two views.
         generator: Source of all random draws other than the network's own.
         hparams: Hyperparameters by name, i.e. fields of the method's `Hparams`.
@@ -46,6 +48,7 @@ class Algorithm(nn.Module, ABC):
         num_domains: int,
         input_shape: Sequence[int] | None = None,
         domain_sizes: Sequence[int] | None = None,
+        num_steps: int | None = None,
         augment: Callable[[Tensor], Tensor] | None = None,
         generator: torch.Generator | None = None,
         **hparams: Any,
@@ -59,6 +62,7 @@ class Algorithm(nn.Module, ABC):
         self.network = require_features(network, method) if self.needs_features else network
         self.num_domains = num_domains
         self.domain_sizes = domain_sizes
+        self.num_steps = num_steps
         self.augment = augment
         self.generator = generator
         self.hparams = self.Hparams.build(**hparams)

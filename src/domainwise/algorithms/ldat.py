@@ -1,20 +1,29 @@
 """LDAT: adversarial training with one low-rank perturbation per domain (the paper's Algorithm 2)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.algorithms.adversarial import PAPER, RELEASED, STANDARD, AdversarialAlgorithm, AdversarialHparams
 from domainwise.hparams import Choice, hparam
 from domainwise.perturbations import LowRankPerturbation
 
 
 @dataclass(frozen=True)
 class LDATHparams(AdversarialHparams):
-    VARIANTS = {"paper": PAPER, "released": {**RELEASED, "step_scale": 0.1}}
+    VARIANTS = {
+        "standard": {**STANDARD, "solver": "projected"},
+        "paper": PAPER,
+        "released": {**RELEASED, "step_scale": 0.1},
+    }
 
-    step_size: float = hparam(
-        0.1, help="Length of one ascent step on each factor (rho in the paper).", search=Choice((0.1, 0.01))
+    step_size: float | None = hparam(
+        0.1, help="Length of one ascent step, on each factor with solver=factors (rho in the paper); none: the radius."
     )
     step_scale: float = hparam(1.0, help="Factor on step_size (gamma in the released code).")
+    solver: Literal["projected", "factors"] = hparam(
+        "factors",
+        help="projected ascends on the image and projects it to low rank; factors ascends on two factors (paper).",
+    )
     rank: int = hparam(10, help="Maximum rank of a perturbation (l in the paper).", search=Choice((5, 10, 15, 20)))
 
 
@@ -31,5 +40,8 @@ class LDAT(AdversarialAlgorithm):
 
     def build_perturbation(self, shape: tuple[int, ...]) -> LowRankPerturbation:
         settings = self.perturbation_settings()
-        settings["step_size"] *= self.hparams.step_scale
-        return LowRankPerturbation(shape, rank=self.hparams.rank, **settings)
+        if settings["step_size"] is not None:
+            settings["step_size"] *= self.hparams.step_scale
+        elif self.hparams.step_scale != 1:
+            raise ValueError("step_scale needs a step_size")
+        return LowRankPerturbation(shape, rank=self.hparams.rank, solver=self.hparams.solver, **settings)

@@ -1,9 +1,9 @@
-"""MAT: adversarial training with a convex combination of k perturbations per domain (the paper's Algorithm 1)."""
+"""MAT: adversarial training with k perturbations per domain (the paper's Algorithm 1)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.algorithms.adversarial import PAPER, RELEASED, STANDARD, AdversarialAlgorithm, AdversarialHparams
 from domainwise.hparams import Choice, hparam
 from domainwise.perturbations import MultiplePerturbation
 
@@ -11,6 +11,7 @@ from domainwise.perturbations import MultiplePerturbation
 @dataclass(frozen=True)
 class MATHparams(AdversarialHparams):
     VARIANTS = {
+        "standard": {**STANDARD, "weights": "assigned"},
         "paper": PAPER,
         "released": {**RELEASED, "weights": "sample", "normalized_over": "stack", "start": "unprojected"},
     }
@@ -19,8 +20,14 @@ class MATHparams(AdversarialHparams):
     weight_step_size: float = hparam(
         0.001, help="Size of the gradient step on the mixing logits (eta in the paper).", search=Choice((0.01, 0.001))
     )
-    weights: Literal["domain", "sample"] = hparam(
-        "domain", help="Mixing weights: learned per domain, or drawn per sample in every update (released code)."
+    weights: Literal["assigned", "soft", "subspace", "domain", "sample"] = hparam(
+        "domain",
+        help="Which perturbation a sample gets: by its gradient (assigned, soft, subspace), one mix per domain (paper) "
+        "or a random one (sample, released code).",
+    )
+    temperature: float = hparam(0.1, help="Temperature of the mixing weights with weights=soft.", above=0)
+    memory: float = hparam(
+        0.9, help="Weight of earlier batches in the gradient directions with weights=subspace.", low=0, high=1
     )
     normalized_over: Literal["perturbation", "stack"] = hparam(
         "perturbation", help="Normalize the step of each perturbation, or of a domain's stack (released code)."
@@ -31,7 +38,7 @@ class MATHparams(AdversarialHparams):
 
 
 class MAT(AdversarialAlgorithm):
-    """Multiple-perturbation adversarial training: the images of a domain share a learned mix of k perturbations."""
+    """Multiple-perturbation adversarial training: each image gets one of its domain's k perturbations, or a mix."""
 
     source = "Wang et al. 2022"
     Hparams = MATHparams
@@ -40,8 +47,9 @@ class MAT(AdversarialAlgorithm):
 
     @property
     def is_exact_over_ranks(self) -> bool:
-        # Per-sample logits move by a raw gradient, which is that of the mean over the rank's own samples.
-        return self.hparams.weights == "domain"
+        # Per-sample logits always take a raw gradient step, which is that of the mean over the rank's samples.
+        hparams = self.hparams
+        return hparams.weights == "domain" or (hparams.weights != "sample" and hparams.ascent != "gradient")
 
     def build_perturbation(self, shape: tuple[int, ...]) -> MultiplePerturbation:
         hparams = self.hparams
@@ -50,6 +58,8 @@ class MAT(AdversarialAlgorithm):
             count=hparams.count,
             weight_step_size=hparams.weight_step_size,
             weights=hparams.weights,
+            temperature=hparams.temperature,
+            memory=hparams.memory,
             normalized_over=hparams.normalized_over,
             start=hparams.start,
             **self.perturbation_settings(),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from domainwise.algorithms.adversarial import PAPER, RELEASED, AdversarialAlgorithm, AdversarialHparams
+from domainwise.algorithms.adversarial import PAPER, RELEASED, STANDARD, AdversarialAlgorithm, AdversarialHparams
 from domainwise.hparams import hparam
 from domainwise.perturbations import UniversalPerturbation
 
@@ -11,6 +11,7 @@ from domainwise.perturbations import UniversalPerturbation
 @dataclass(frozen=True)
 class UATHparams(AdversarialHparams):
     VARIANTS = {
+        "standard": STANDARD,
         "paper": PAPER,
         "released": {**RELEASED, "space": "normalized", "start": "unprojected", "reduction": "sum"},
     }

@@ -107,16 +107,29 @@ class Hparams:
             _check_bounds(name, getattr(self, name), field.metadata)
 
     @classmethod
-    def build(cls, **values: Any) -> Self:
-        """Return validated hyperparameters: the values given, those implied by their variant, and the defaults."""
+    def build(cls, dataset_defaults: Mapping[str, Any] | None = None, /, **values: Any) -> Self:
+        """Return validated hyperparameters: the values given, those implied by their variant, and the defaults.
+
+        Args:
+            dataset_defaults: Values that replace the defaults of the fields, but not what the variant implies.
+            values: Hyperparameters by name.
+        """
         hints = get_type_hints(cls)
         fields = cls.fields()
         _check_names(values, fields)
         values = {name: _check_type(name, value, hints[name]) for name, value in values.items()}
+        implied: Mapping[str, Any] = {}
         if "variant" in fields:
-            variant = values.get("variant", fields["variant"].default)
-            values = {**cls.VARIANTS.get(variant, {}), **values}
-        return cls(**values)
+            implied = cls.VARIANTS.get(values.get("variant", fields["variant"].default), {})
+        return cls(**{**(dataset_defaults or {}), **implied, **values})
+
+    @classmethod
+    def complete(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the hyperparameters of a stored run, with the defaults of fields that it is older than.
+
+        A field's own default is what a method did before it had the field; variants may imply something newer.
+        """
+        return {**{name: field.default for name, field in cls.fields().items()}, **stored}
 
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,9 +30,12 @@ class Perturbation(nn.Module, ABC):
 
     Args:
         shape: Shape of one input, without the batch dimension.
-        epsilon: Radius of the ball that each perturbation stays in. Can be changed later, e.g. for a warm-up.
-        step_size: Length of one ascent step.
+        epsilon: Radius of the ball that each perturbation stays in, a number or a string such as `"2/255 rms"`, see
+            `parse_radius`. Can be changed later.
+        step_size: Length of one ascent step. None: the radius, so that one step can reach any point of the ball.
         num_domains: Number of domains, each with its own perturbation.
+        warmup_steps: Number of updates (calls of `attack` or `ascend_`) over which the radius grows linearly to
+            `epsilon`. Training often fails to start at a radius that it handles well later on.
         norm: Norm of the ball, `"l2"` or `"linf"`.
         ascent: `"normalized"` takes steps of length `step_size` along the gradient, `"gradient"` adds `step_size` times
             the gradient itself (Algorithm 1 to the letter), `"sign"` adds `step_size` times its signs.
@@ -51,9 +55,10 @@ class Perturbation(nn.Module, ABC):
         self,
         shape: Sequence[int],
         *,
-        epsilon: float,
-        step_size: float,
+        epsilon: float | str,
+        step_size: float | None = None,
         num_domains: int = 1,
+        warmup_steps: int = 0,
         norm: Norm = "l2",
         ascent: Ascent = "normalized",
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
@@ -71,15 +76,19 @@ class Perturbation(nn.Module, ABC):
             raise ValueError(f"num_domains must be at least 1, got {num_domains}")
         if loss_cap is not None and not loss_cap > 0:
             raise ValueError(f"loss_cap must be positive, got {loss_cap}")
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be at least 0, got {warmup_steps}")
         self.shape = tuple(shape)
         self.num_domains = num_domains
-        self.step_size = check_nonnegative("step_size", step_size)
+        self.warmup_steps = warmup_steps
+        self.updates = 0
         self.norm: Norm = norm
         self.ascent: Ascent = ascent
         self.loss_cap = loss_cap
         self.reduction: Reduction = reduction
         self.generator = generator
-        self._epsilon = float(check_nonnegative("epsilon", epsilon))
+        self._epsilon = parse_radius(epsilon, self.shape, norm)
+        self._step_size = None if step_size is None else check_nonnegative("step_size", step_size)
         self.space = ImageSpace(bounds, mean, std)
 
     @property
@@ -87,10 +96,23 @@ class Perturbation(nn.Module, ABC):
         return self._epsilon
 
     @epsilon.setter
-    def epsilon(self, value: float) -> None:
-        self._epsilon = float(check_nonnegative("epsilon", value))
+    def epsilon(self, value: float | str) -> None:
+        self._epsilon = parse_radius(value, self.shape, self.norm)
         with torch.no_grad():
             self._project()
+
+    @property
+    def radius(self) -> float:
+        """Radius of the next update: `epsilon`, or a part of it during the warm-up."""
+        return self._epsilon * min(1.0, (self.updates + 1) / self.warmup_steps) if self.warmup_steps else self._epsilon
+
+    @property
+    def step_size(self) -> float:
+        return self.radius if self._step_size is None else self._step_size
+
+    @step_size.setter
+    def step_size(self, value: float | None) -> None:
+        self._step_size = None if value is None else check_nonnegative("step_size", value)
 
     @property
     def is_kept(self) -> bool:
@@ -120,8 +142,8 @@ class Perturbation(nn.Module, ABC):
         domain = self._expand_domain(x, domain)
         weights = self._loss_weights(domain, x.dtype)
         x = x.detach()
-        variables = self._start(x)
-        num_kept = sum(1 for _ in self.parameters())
+        variables = self._start(x, domain)
+        num_kept = sum(isinstance(variable, nn.Parameter) for variable in variables)
         with preserve_buffers(), torch.enable_grad():
             for _ in range(steps):
                 losses = loss_fn(self._perturb(x, domain, variables, clip=self.clips_in_attack))
@@ -137,7 +159,9 @@ class Perturbation(nn.Module, ABC):
                     gradients = (*mean_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
                     self._ascend(variables, gradients, (x, domain))
         with torch.no_grad():
-            return self._perturb(x, domain, variables)
+            x_adv = self._perturb(x, domain, variables)
+        self.updates += steps > 0
+        return x_adv
 
     def forward(self, x: Tensor, domain: Tensor | int | None = None) -> Tensor:
         """Return `x` (b, *shape) plus each sample's perturbation, clipped to the bounds.
@@ -177,17 +201,20 @@ class Perturbation(nn.Module, ABC):
         if gradient_scale is not None:
             gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
         self._ascend(parameters, mean_over_ranks(gradients), None)
+        self.updates += 1
         for tensor in parameters:
             tensor.grad = None
 
     def get_extra_state(self) -> dict[str, Tensor | None]:
         return {
             "epsilon": torch.tensor(self._epsilon, dtype=torch.float64),
+            "updates": torch.tensor(self.updates),
             "generator": None if self.generator is None else self.generator.get_state(),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self._epsilon = float(state["epsilon"])
+        self.updates = int(state.get("updates", 0))  # absent from checkpoints without a warm-up
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
 
@@ -197,8 +224,8 @@ class Perturbation(nn.Module, ABC):
             f"norm={self.norm!r}, ascent={self.ascent!r}"
         )
 
-    def _start(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors that ascend in an attack on `x`: the parameters, then whatever is drawn per batch."""
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors that ascend in an attack on `x`: parameters first, then those of this batch alone."""
         return tuple(self.parameters())
 
     @abstractmethod
@@ -212,7 +239,7 @@ class Perturbation(nn.Module, ABC):
         """Move the variables one step, in place. `batch` is (x, domain) inside `attack`, None inside `ascend_`."""
 
     def _project(self) -> None:
-        """Project the parameters into the ball after its radius has changed."""
+        """Project the parameters into the ball after `epsilon` has changed."""
 
     def _perturb(self, x: Tensor, domain: Tensor, variables: tuple[Tensor, ...], clip: bool = True) -> Tensor:
         # The user's autocast is meant for the network: in half precision the offset could leave its ball.
@@ -429,6 +456,30 @@ def preserve_buffers() -> Iterator[None]:
 def check_choice(name: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}")
+
+
+def parse_radius(value: float | str, shape: Sequence[int], norm: Norm) -> float:
+    """Return a radius as a number in the units of the norm.
+
+    The meaning of an l2 radius depends on the image size: 0.5 is a root mean square of 2.3/255 per pixel on a 3 x 32 x
+    32 image, and 0.3/255 on a 3 x 224 x 224 image. A radius given as `"2/255 rms"` means the same on both.
+
+    Args:
+        value: A number, or a string: `"0.5"`, `"8/255"`, or either followed by `rms` for a root mean square per pixel
+            and channel (l2 only).
+        shape: Shape of one input.
+    """
+    if not isinstance(value, str):
+        return float(check_nonnegative("epsilon", value))
+    number, _, unit = value.strip().partition(" ")
+    try:
+        radius = float(Fraction(number))
+    except (ValueError, ZeroDivisionError):
+        unit = "unknown"
+    if unit.strip() not in ("", "rms") or (unit and norm != "l2"):
+        expected = "a number or a fraction" + (", optionally followed by 'rms'" if norm == "l2" else "")
+        raise ValueError(f"epsilon must be {expected}, got {value!r}")
+    return float(check_nonnegative("epsilon", radius * math.sqrt(math.prod(shape)) if unit else radius))
 
 
 def check_nonnegative(name: str, value: float) -> float:

@@ -1,4 +1,4 @@
-"""Averages over all ranks of torch.distributed, so that ranks that share a batch move in the same way."""
+"""Averages and rows of all ranks of torch.distributed, so that ranks that share a batch move in the same way."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,6 +20,22 @@ def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
     flat /= torch.distributed.get_world_size()
     parts = flat.split([tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def gather_over_ranks(rows: Tensor) -> Tensor:
+    """Return the rows (n, ...) of all ranks, of which each may have another number, in the order of the ranks."""
+    if not has_other_ranks():
+        return rows
+    world_size = torch.distributed.get_world_size()
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.empty_like(count) for _ in range(world_size)]
+    torch.distributed.all_gather(counts, count)
+    sizes = [int(each) for each in counts]
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    torch.distributed.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def average_gradients_(parameters: Iterable[Tensor]) -> None:

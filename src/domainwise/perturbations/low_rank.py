@@ -1,7 +1,8 @@
-"""LDAT: a product of two thin factors per domain (the paper's Algorithm 2, in its appendix)."""
+"""LDAT: one perturbation of low rank per domain (the paper's Algorithm 2, in its appendix)."""
 
 import warnings
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,22 +13,25 @@ from domainwise.perturbations.base import (
     Norm,
     Perturbation,
     Reduction,
+    check_choice,
     compute_direction,
     draw_noise,
     gather_per_sample,
     scale_into_ball,
 )
 
+Solver = Literal["projected", "factors"]
+
 
 class LowRankPerturbation(Perturbation):
-    """One perturbation per domain that is a product A B in each channel, so its rank is at most `rank`.
-
-    The factors move freely and are never rescaled. Only their product is scaled into the ball, and the gradient reaches
-    the factors through that scaling.
+    """One perturbation per domain, whose rank in each channel is at most `rank`.
 
     Args:
         shape: Shape of one image, (channels, height, width).
-        rank: Inner dimension of the product, the paper's l.
+        rank: Largest rank of a channel, the paper's l.
+        solver: `"projected"` takes an ascent step on the image itself and moves to the nearest image of low rank inside
+            the ball. `"factors"` is the paper's product A B: its factors move freely and are never rescaled, the
+            product is scaled into the ball, and the gradient reaches the factors through that scaling.
 
     All other arguments: see `Perturbation`.
     """
@@ -36,10 +40,12 @@ class LowRankPerturbation(Perturbation):
         self,
         shape: Sequence[int],
         *,
-        epsilon: float,
-        step_size: float,
+        epsilon: float | str,
+        step_size: float | None = None,
         num_domains: int = 1,
         rank: int = 10,
+        solver: Solver = "projected",
+        warmup_steps: int = 0,
         norm: Norm = "l2",
         ascent: Ascent = "normalized",
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
@@ -54,6 +60,7 @@ class LowRankPerturbation(Perturbation):
             epsilon=epsilon,
             step_size=step_size,
             num_domains=num_domains,
+            warmup_steps=warmup_steps,
             norm=norm,
             ascent=ascent,
             bounds=bounds,
@@ -63,26 +70,74 @@ class LowRankPerturbation(Perturbation):
             reduction=reduction,
             generator=generator,
         )
-        if len(self.shape) != 3:
-            raise ValueError(f"a low-rank perturbation needs shape (channels, height, width), got {self.shape}")
-        if rank < 1:
-            raise ValueError(f"rank must be at least 1, got {rank}")
-        channels, height, width = self.shape
-        if rank > min(height, width):
-            warnings.warn(f"rank {rank} exceeds the image size {height} x {width} and has no effect", stacklevel=2)
+        check_choice("solver", solver, Solver)
+        check_rank(rank, self.shape)
         self.rank = rank
+        self.solver: Solver = solver
+        channels, height, width = self.shape
         like = torch.empty(0)
         left = draw_noise("normal", (num_domains, channels, height, rank), like=like, generator=generator)
         right = draw_noise("normal", (num_domains, channels, rank, width), like=like, generator=generator)
-        self.left = nn.Parameter(left)
-        self.right = nn.Parameter(right)
+        if solver == "factors":
+            self.left = nn.Parameter(left)
+            self.right = nn.Parameter(right)
+        else:
+            self.deltas = nn.Parameter(scale_into_ball(left @ right, self.radius, norm))
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
+        if self.solver == "projected":
+            return gather_per_sample(variables[0], domain)
         left, right = variables
-        return gather_per_sample(scale_into_ball(left @ right, self.epsilon, self.norm), domain)
+        return gather_per_sample(scale_into_ball(left @ right, self.radius, self.norm), domain)
 
     def _ascend(
         self, variables: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
     ) -> None:
-        for factor, gradient in zip(variables, gradients, strict=True):
-            factor.add_(compute_direction(gradient, self.ascent, self.norm), alpha=self.step_size)
+        directions = [compute_direction(gradient, self.ascent, self.norm) for gradient in gradients]
+        if self.solver == "factors":
+            for factor, direction in zip(variables, directions, strict=True):
+                factor.add_(direction, alpha=self.step_size)
+            return
+        step = self.step_size * directions[0]
+        moved = scale_into_ball(truncate_rank(self.deltas + step, self.rank), self.radius, self.norm)
+        has_step = step.flatten(1).any(1).reshape(-1, 1, 1, 1)
+        self.deltas.copy_(torch.where(has_step, moved, self.deltas))
+
+    def _project(self) -> None:
+        if self.solver == "projected":
+            self.deltas.copy_(scale_into_ball(self.deltas, self.radius, self.norm))
+
+
+def truncate_rank(images: Tensor, rank: int) -> Tensor:
+    """Return the nearest image whose channels have rank at most `rank` (Eckart and Young 1936).
+
+    Each channel is projected onto its leading singular vectors. They come from the Gram matrix of the shorter side in
+    float64, which takes half the time of an SVD and is as exact as one in float32.
+
+    Args:
+        images: (..., height, width).
+    """
+    if rank >= min(images.shape[-2:]):
+        return images
+    if images.shape[-2] > images.shape[-1]:
+        return truncate_rank(images.mT, rank).mT
+    leading = leading_singular_vectors(images, rank)
+    return leading @ (leading.mT @ images)
+
+
+def leading_singular_vectors(rows: Tensor, count: int) -> Tensor:
+    """Return the leading left singular vectors of the rows (..., n, values) as (..., n, count), largest first."""
+    # Apple GPUs have neither float64 nor eigenvectors.
+    exact = (rows.cpu() if rows.device.type == "mps" else rows).double()
+    vectors: Tensor = torch.linalg.eigh(exact @ exact.mT).eigenvectors[..., -count:]
+    return vectors.flip(-1).to(rows)
+
+
+def check_rank(rank: int, shape: Sequence[int]) -> None:
+    if len(shape) != 3:
+        raise ValueError(f"a low-rank perturbation needs shape (channels, height, width), got {tuple(shape)}")
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    _, height, width = shape
+    if rank > min(height, width):
+        warnings.warn(f"rank {rank} exceeds the image size {height} x {width} and has no effect", stacklevel=3)

@@ -1,5 +1,6 @@
-"""MAT: a convex combination of k perturbations per domain (the paper's Algorithm 1)."""
+"""MAT: k perturbations per domain, of which each sample gets one or a mixture (the paper's Algorithm 1)."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -21,23 +22,35 @@ from domainwise.perturbations.base import (
     draw_noise,
     gather_per_sample,
     project,
+    scale_into_ball,
     step_and_project,
 )
+from domainwise.perturbations.distributed import gather_over_ranks
+from domainwise.perturbations.low_rank import leading_singular_vectors
 
-Weights = Literal["domain", "sample"]
+Weights = Literal["assigned", "soft", "subspace", "domain", "sample"]
 NormalizedOver = Literal["perturbation", "stack"]
 
 
 class MultiplePerturbation(Perturbation):
-    """`count` perturbations per domain, each in the ball; a convex combination of them is added to the samples.
+    """`count` perturbations per domain, of which each sample gets one or a mixture.
 
-    The mixing weights are a softmax of logits, so a raw gradient step on the logits keeps them on the simplex.
+    With one set of mixing weights per domain (`weights="domain"`, the paper's Algorithm 1) all samples of a domain get
+    the same mixture, so the adversary is that of `UniversalPerturbation`. The perturbations differ if the weights
+    depend on the sample's own gradient, which the same backward pass yields: `"assigned"`, `"soft"` and `"subspace"`.
+    The perturbations of a domain's images then span `count` dimensions.
 
     Args:
         count: Number of perturbations per domain, the paper's k.
-        weight_step_size: Size of the raw gradient step on the logits, the paper's eta.
-        weights: `"domain"` learns one set of mixing weights per domain and keeps it across updates. `"sample"` draws
-            logits from N(0, 1) for every sample in every attack and moves them by one step, as in the released code.
+        weights: `"assigned"` gives each sample the perturbation with the largest inner product with its gradient, and
+            each perturbation ascends on its own samples. `"soft"` mixes them, with a softmax of the cosines as weights.
+            `"subspace"` projects each sample's gradient on the `count` leading directions of its domain's gradients:
+            the strongest perturbations of rank `count` over images, to first order. `"domain"` learns one set of
+            mixing weights per domain and keeps it across updates. `"sample"` draws logits from N(0, 1) for every sample
+            in every attack and moves them by one step, as in the released code.
+        weight_step_size: Size of the raw gradient step on the logits, the paper's eta (`"domain"` and `"sample"`).
+        temperature: Temperature of the softmax (`"soft"`).
+        memory: Weight of all earlier batches relative to the current one (`"subspace"`), from 0 to 1.
         normalized_over: With `ascent="normalized"`, scale the gradient of each `"perturbation"` to norm 1, or that of
             all perturbations of a domain together (`"stack"`), as in the released code.
         start: As for `UniversalPerturbation`.
@@ -45,18 +58,29 @@ class MultiplePerturbation(Perturbation):
     All other arguments: see `Perturbation`.
     """
 
+    # An assigned perturbation without samples for this many updates starts again from the sample explained worst.
+    patience = 10
+    # Whether an attack leaves what is kept between batches unchanged, and only computes each sample's perturbation.
+    is_frozen = False
+
+    directions: Tensor
+    idle: Tensor
+
     def __init__(
         self,
         shape: Sequence[int],
         *,
-        epsilon: float,
-        step_size: float,
+        epsilon: float | str,
+        step_size: float | None = None,
         num_domains: int = 1,
         count: int = 10,
+        weights: Weights = "assigned",
         weight_step_size: float = 0.001,
-        weights: Weights = "domain",
+        temperature: float = 0.1,
+        memory: float = 0.9,
         normalized_over: NormalizedOver = "perturbation",
         start: GaussianStart = "projected",
+        warmup_steps: int = 0,
         norm: Norm = "l2",
         ascent: Ascent = "normalized",
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
@@ -71,6 +95,7 @@ class MultiplePerturbation(Perturbation):
             epsilon=epsilon,
             step_size=step_size,
             num_domains=num_domains,
+            warmup_steps=warmup_steps,
             norm=norm,
             ascent=ascent,
             bounds=bounds,
@@ -84,14 +109,28 @@ class MultiplePerturbation(Perturbation):
         check_choice("normalized_over", normalized_over, NormalizedOver)
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        if not 0 <= memory <= 1:
+            raise ValueError(f"memory must be between 0 and 1, got {memory}")
+        if weights == "subspace" and ascent == "sign":
+            raise ValueError("weights='subspace' does not support ascent='sign', which leaves the subspace")
         self.count = count
         self.weight_step_size = check_nonnegative("weight_step_size", weight_step_size)
+        self.temperature = temperature
+        self.memory = memory
         self.weights: Weights = weights
         self.normalized_over: NormalizedOver = normalized_over
         deltas = draw_gaussian_start(
-            (num_domains, count, *self.shape), start, self.epsilon, norm, batch_dims=2, generator=generator
+            (num_domains, count, *self.shape), start, self.radius, norm, batch_dims=2, generator=generator
         )
-        self.deltas = nn.Parameter(deltas)
+        if weights == "subspace":
+            # The leading gradient directions, each as long as its singular value; none are known yet.
+            self.register_buffer("directions", torch.zeros_like(deltas))
+        else:
+            self.deltas = nn.Parameter(deltas)
+        if weights == "assigned":
+            self.register_buffer("idle", torch.zeros(num_domains, count, dtype=torch.int64))
         if weights == "domain":
             logits = draw_noise("normal", (num_domains, count), like=self.deltas, generator=generator)
             self.logits = nn.Parameter(logits)
@@ -100,35 +139,139 @@ class MultiplePerturbation(Perturbation):
     def is_kept(self) -> bool:
         return self.weights == "domain"
 
+    def components(self) -> Tensor:
+        """Return the perturbations that samples get or mix, (num_domains, count, *shape)."""
+        if self.weights == "subspace":
+            return self.radius * compute_direction(self.directions, "normalized", "l2", batch_dims=2)
+        return self.deltas
+
     def mixing_weights(self) -> Tensor:
         """Return the mixing weights of each domain, (num_domains, count)."""
         self._require_kept("mixing_weights()")
         return self.logits.softmax(-1)
 
-    def _start(self, x: Tensor) -> tuple[Tensor, ...]:
-        if self.is_kept:
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
+        if self.weights == "domain":
             return (self.deltas, self.logits)
-        logits = draw_noise("normal", (len(x), self.count), like=self.deltas, generator=self.generator)
-        return (self.deltas, logits.requires_grad_())
+        if self.weights == "sample":
+            logits = draw_noise("normal", (len(x), self.count), like=self.deltas, generator=self.generator)
+            return (self.deltas, logits.requires_grad_())
+        # Before a sample has a gradient, it gets the mean of its domain's perturbations: for one, that is UAT.
+        offset = torch.zeros_like(x)
+        if self.weights != "subspace":
+            offset = gather_per_sample(self.deltas.detach().mean(1), domain)
+        return (offset.requires_grad_(),)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
-        deltas, logits = variables
-        alpha = logits.softmax(-1)
-        if self.is_kept:
-            mixed = torch.bmm(alpha.unsqueeze(1), deltas.flatten(2)).reshape(-1, *self.shape)
+        if self.weights == "domain":
+            deltas, logits = variables
+            mixed = torch.bmm(logits.softmax(-1).unsqueeze(1), deltas.flatten(2)).reshape(-1, *self.shape)
             return gather_per_sample(mixed, domain)
-        # One product (b, domains * k) x (domains * k, CHW) with each sample's weights in the block of its own domain:
-        # domains mix freely in a batch, and no tensor of size (b, k, CHW) is ever created.
-        blocks = F.one_hot(domain, self.num_domains).to(alpha.dtype).unsqueeze(-1) * alpha.unsqueeze(1)
-        return (blocks.flatten(1) @ deltas.flatten(2).flatten(0, 1)).reshape(-1, *self.shape)
+        if self.weights == "sample":
+            deltas, logits = variables
+            return self._mix(logits.softmax(-1), deltas, domain)
+        return variables[0]
 
     def _ascend(
         self, variables: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
     ) -> None:
-        variables[1].add_(compute_direction(gradients[1], "gradient", "l2"), alpha=self.weight_step_size)
+        if self.weights in ("domain", "sample"):
+            variables[1].add_(compute_direction(gradients[1], "gradient", "l2"), alpha=self.weight_step_size)
+            self._move(gradients[0])
+            return
+        assert batch is not None
+        (offset,), (gradient,), (_, domain) = variables, gradients, batch
+        if not self.is_frozen:
+            update = self._update_directions if self.weights == "subspace" else self._update_components
+            update(gather_over_ranks(gradient.flatten(1)), gather_over_ranks(domain))
+        if self.weights == "subspace":
+            step = self.step_size * compute_direction(self._project_on_directions(gradient, domain), self.ascent, "l2")
+            moved = self._project_on_directions(offset, domain) + step
+            offset.copy_(scale_into_ball(moved, self.radius, self.norm))
+        else:
+            offset.copy_(self._mix(self._weigh(gradient.flatten(1), domain), self.deltas, domain))
+
+    def _move(self, gradient: Tensor) -> None:
+        """Take one projected ascent step along the gradient of each perturbation, (num_domains, count, *shape)."""
         batch_dims = 2 if self.normalized_over == "perturbation" else 1
-        step = self.step_size * compute_direction(gradients[0], self.ascent, self.norm, batch_dims)
-        self.deltas.copy_(step_and_project(self.deltas, step, self.epsilon, self.norm, batch_dims=2))
+        step = self.step_size * compute_direction(gradient, self.ascent, self.norm, batch_dims)
+        self.deltas.copy_(step_and_project(self.deltas, step, self.radius, self.norm, batch_dims=2))
+
+    def _mix(self, weights: Tensor, parts: Tensor, domain: Tensor) -> Tensor:
+        """Return sum_i weights[:, i] parts[domain, i] for each sample, (b, *shape)."""
+        return (self._in_blocks(weights, domain) @ parts.flatten(2).flatten(0, 1)).reshape(-1, *self.shape)
+
+    def _in_blocks(self, weights: Tensor, domain: Tensor) -> Tensor:
+        """Return (b, num_domains * count) with the weights (b, count) in the block of each sample's own domain.
+
+        Products with it mix domains freely, and no tensor of size (b, count, *shape) is ever created.
+        """
+        return (F.one_hot(domain, self.num_domains).to(weights.dtype).unsqueeze(-1) * weights.unsqueeze(1)).flatten(1)
+
+    def _products(self, rows: Tensor, parts: Tensor, domain: Tensor) -> Tensor:
+        """Return the inner products of each sample's row with the parts of its domain, (b, count)."""
+        products = (rows @ parts.flatten(2).flatten(0, 1).T).reshape(-1, self.num_domains, self.count)
+        return products[torch.arange(len(rows), device=rows.device), domain]
+
+    def _weigh(self, gradients: Tensor, domain: Tensor) -> Tensor:
+        """Return the weights of each sample's perturbations, (b, count), from its gradient, (b, values)."""
+        products = self._products(gradients, self.deltas, domain)
+        if self.weights == "assigned":
+            return F.one_hot(products.argmax(1), self.count).to(gradients.dtype)
+        lengths = torch.linalg.vector_norm(self.deltas.flatten(2), dim=-1)[domain] * gradients.norm(dim=1, keepdim=True)
+        cosines = products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+        mixed: Tensor = (cosines / self.temperature).softmax(-1)
+        return mixed
+
+    def _update_components(self, gradients: Tensor, domain: Tensor) -> None:
+        """Move each perturbation along the gradients (n, values) of its own samples."""
+        weights = self._weigh(gradients, domain)
+        blocks = self._in_blocks(weights, domain)
+        self._move((blocks.T @ gradients).reshape(self.deltas.shape))
+        if self.weights == "assigned":
+            self._restart_idle(gradients, domain, is_used=blocks.any(0).reshape(self.idle.shape))
+
+    def _restart_idle(self, gradients: Tensor, domain: Tensor, is_used: Tensor) -> None:
+        """Restart the longest idle perturbation of each domain from the sample that the others explain worst.
+
+        That is the sample with the largest gap, to first order, between the loss that a perturbation of its own could
+        reach and the loss that its domain's perturbations reach.
+        """
+        is_present = F.one_hot(domain, self.num_domains).any(0)
+        self.idle.copy_(torch.where(is_used, 0, self.idle + is_present.unsqueeze(1)))
+        gap = self.radius * gradients.norm(dim=1) - self._products(gradients, self.deltas, domain).amax(1)
+        gaps = torch.where(F.one_hot(domain, self.num_domains).T.bool(), gap, -torch.inf)
+        worst = compute_direction(gradients[gaps.argmax(1)], "normalized", "l2")
+        place = (torch.arange(self.num_domains, device=domain.device), self.idle.argmax(1))
+        should_restart = is_present & (self.idle[place] >= self.patience) & worst.any(1)
+        restarted = scale_into_ball(self.radius * worst, self.radius, self.norm).reshape(-1, *self.shape)
+        is_restarted = should_restart.reshape(-1, *[1] * len(self.shape))
+        self.deltas[place] = torch.where(is_restarted, restarted, self.deltas[place])
+        self.idle[place] = torch.where(should_restart, 0, self.idle[place])
+
+    def _update_directions(self, gradients: Tensor, domain: Tensor) -> None:
+        """Add the gradients (n, values) of a batch to the leading singular directions of each domain's gradients.
+
+        The directions are those of the stack of the earlier ones, with weight `memory`, and this batch: an incremental
+        SVD, computed from the stack's small Gram matrix. Each sample counts equally, whatever the size of its gradient.
+        """
+        unit = compute_direction(gradients, "normalized", "l2")
+        for index in range(self.num_domains):
+            rows = unit[domain == index]
+            if len(rows) == 0:
+                continue
+            stack = torch.cat([math.sqrt(self.memory) * self.directions[index].flatten(1), rows])
+            leading = leading_singular_vectors(stack, self.count).T @ stack
+            # Directions that the gradients do not have are rounding errors, and not orthogonal to the others.
+            lengths = leading.norm(dim=1, keepdim=True)
+            leading = torch.where(lengths > 1e-5 * lengths.max(), leading, 0.0)
+            self.directions[index].zero_()[: len(leading)] = leading.reshape(-1, *self.shape)
+
+    def _project_on_directions(self, points: Tensor, domain: Tensor) -> Tensor:
+        """Project each sample's point (b, *shape) on the span of its domain's directions."""
+        basis = compute_direction(self.directions, "normalized", "l2", batch_dims=2)
+        return self._mix(self._products(points.flatten(1), basis, domain), basis, domain)
 
     def _project(self) -> None:
-        self.deltas.copy_(project(self.deltas, self.epsilon, self.norm, batch_dims=2))
+        if self.weights != "subspace":
+            self.deltas.copy_(project(self.deltas, self.radius, self.norm, batch_dims=2))

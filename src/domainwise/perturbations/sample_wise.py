@@ -17,7 +17,9 @@ from domainwise.perturbations.base import (
     draw_in_ball,
     draw_noise,
     project,
+    scale_into_ball,
 )
+from domainwise.perturbations.low_rank import check_rank, truncate_rank
 
 SampleStart = Literal["random", "zero", "cube"]
 Over = Literal["sample", "domain"]
@@ -31,6 +33,8 @@ class SampleWisePerturbation(Perturbation):
             [-epsilon, epsilon] and neither projects nor clips before the first step, as in the paper's released code.
         over: Take norms over each `"sample"`, or over all samples of a `"domain"` in the batch as one vector, as in the
             released code.
+        rank: Largest rank of each channel of a perturbation; None: no limit. One step from zero is then the strongest
+            perturbation of this rank to first order (LoRa-PGD, arXiv 2410.12607, ascends its factors instead).
 
     All other arguments: see `Perturbation`.
     """
@@ -42,11 +46,13 @@ class SampleWisePerturbation(Perturbation):
         self,
         shape: Sequence[int],
         *,
-        epsilon: float,
-        step_size: float,
+        epsilon: float | str,
+        step_size: float | None = None,
         num_domains: int = 1,
         start: SampleStart = "random",
         over: Over = "sample",
+        rank: int | None = None,
+        warmup_steps: int = 0,
         norm: Norm = "l2",
         ascent: Ascent = "normalized",
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
@@ -61,6 +67,7 @@ class SampleWisePerturbation(Perturbation):
             epsilon=epsilon,
             step_size=step_size,
             num_domains=num_domains,
+            warmup_steps=warmup_steps,
             norm=norm,
             ascent=ascent,
             bounds=bounds,
@@ -74,20 +81,25 @@ class SampleWisePerturbation(Perturbation):
         check_choice("over", over, Over)
         self.start: SampleStart = start
         self.over: Over = over
+        self.rank = rank
+        if rank is not None:
+            check_rank(rank, self.shape)
+            # Clipping an offset would change its rank, so the image is clipped instead.
+            self.clips_in_attack = True
 
     @property
     def is_kept(self) -> bool:
         return False
 
-    def _start(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
         shape = (len(x), *self.shape)
         if self.start == "zero":
             delta = torch.zeros_like(x)
         elif self.start == "cube":
-            delta = (2 * draw_noise("uniform", shape, like=x, generator=self.generator) - 1) * self.epsilon
+            delta = (2 * draw_noise("uniform", shape, like=x, generator=self.generator) - 1) * self.radius
         else:
-            delta = draw_in_ball(shape, self.epsilon, self.norm, like=x, generator=self.generator)
-            delta = self._clip_offset(x, delta)
+            delta = draw_in_ball(shape, self.radius, self.norm, like=x, generator=self.generator)
+            delta = self._clip_offset(x, delta) if self.rank is None else self._limit_rank(delta, self.rank)
         return (delta.requires_grad_(),)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
@@ -106,11 +118,17 @@ class SampleWisePerturbation(Perturbation):
             for index in range(self.num_domains):
                 if (rows := domain == index).any():
                     moved[rows] = self._step(delta[rows], gradient[rows], batch_dims=0)
-        delta.copy_(self._clip_offset(x, moved))
+        delta.copy_(self._clip_offset(x, moved) if self.rank is None else moved)
 
     def _step(self, delta: Tensor, gradient: Tensor, batch_dims: int) -> Tensor:
         step = self.step_size * compute_direction(gradient, self.ascent, self.norm, batch_dims)
-        return project(delta + step, self.epsilon, self.norm, batch_dims)
+        if self.rank is None:
+            return project(delta + step, self.radius, self.norm, batch_dims)
+        return self._limit_rank(delta + step, self.rank, batch_dims)
+
+    def _limit_rank(self, delta: Tensor, rank: int, batch_dims: int = 1) -> Tensor:
+        """Return the nearest offset of low rank inside the ball."""
+        return scale_into_ball(truncate_rank(delta, rank), self.radius, self.norm, batch_dims)
 
     def _clip_offset(self, x: Tensor, delta: Tensor) -> Tensor:
         """Return the part of the offset that survives clipping; its norm is never larger."""

@@ -34,10 +34,11 @@ class UniversalPerturbation(Perturbation):
         self,
         shape: Sequence[int],
         *,
-        epsilon: float,
-        step_size: float,
+        epsilon: float | str,
+        step_size: float | None = None,
         num_domains: int = 1,
         start: GaussianStart = "projected",
+        warmup_steps: int = 0,
         norm: Norm = "l2",
         ascent: Ascent = "normalized",
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
@@ -52,6 +53,7 @@ class UniversalPerturbation(Perturbation):
             epsilon=epsilon,
             step_size=step_size,
             num_domains=num_domains,
+            warmup_steps=warmup_steps,
             norm=norm,
             ascent=ascent,
             bounds=bounds,
@@ -62,7 +64,7 @@ class UniversalPerturbation(Perturbation):
             generator=generator,
         )
         deltas = draw_gaussian_start(
-            (num_domains, *self.shape), start, self.epsilon, norm, batch_dims=1, generator=generator
+            (num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
         )
         self.deltas = nn.Parameter(deltas)
 
@@ -73,7 +75,7 @@ class UniversalPerturbation(Perturbation):
         self, variables: tuple[Tensor, ...], gradients: Sequence[Tensor], batch: tuple[Tensor, Tensor] | None
     ) -> None:
         step = self.step_size * compute_direction(gradients[0], self.ascent, self.norm)
-        self.deltas.copy_(step_and_project(self.deltas, step, self.epsilon, self.norm))
+        self.deltas.copy_(step_and_project(self.deltas, step, self.radius, self.norm))
 
     def _project(self) -> None:
-        self.deltas.copy_(project(self.deltas, self.epsilon, self.norm))
+        self.deltas.copy_(project(self.deltas, self.radius, self.norm))

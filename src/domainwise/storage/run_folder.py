@@ -107,12 +107,19 @@ class RunFolder:
                 f"{self.path} contains files that are not a run ({sorted(foreign)[0]} ...); choose another --output"
             )
 
-    def claim(self, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Write the config, or check that the folder already holds this very run."""
+    def claim(
+        self, identity: Mapping[str, Any], data: Mapping[str, Any], hparam_defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the config, or check that the folder already holds this very run.
+
+        Args:
+            hparam_defaults: values of hyperparameters that the stored run may be older than.
+        """
         config = json.loads(json.dumps({"schema": SCHEMA, "config": identity, "data": data}))
         if not self.config_file.exists():
             write_atomic(self.config_file, json.dumps(config, indent=2).encode())
         stored = self.read_config()
+        stored["config"]["hparams"] = {**(hparam_defaults or {}), **stored["config"].get("hparams", {})}
         for part in ("config", "data"):
             if difference := _find_difference(stored[part], config[part]):
                 name, old, new = difference

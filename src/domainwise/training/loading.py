@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             num_domains=len(data["train_domains"]),
             input_shape=data["input_shape"],
             domain_sizes=data.get("domain_sizes"),
+            num_steps=config.steps,
             generator=generator,
             **config.hparams,
         )
@@ -101,6 +102,7 @@ def _rebuild(folder: RunFolder, algorithm: type[Algorithm] | None, network: Netw
                 f"the run in {folder.path} used a custom {name}, {settings[name]}; pass it as {name}="
             )
     config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+    config = replace(config, hparams=config.algorithm_class().Hparams.complete(config.hparams))
     # Building draws random numbers for weights that are then replaced; the caller's generator must not advance.
     with torch.random.fork_rng(devices=[]):
         return build_algorithm(config, stored["data"])

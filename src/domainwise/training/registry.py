@@ -142,7 +142,7 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
     parts = assign_roles(dataset, config.train_domains, config.test_domains)
     hparams_class = config.algorithm_class().Hparams
     defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.fields()}
-    hparams = hparams_class.build(**{**defaults, **config.hparams})
+    hparams = hparams_class.build(defaults, **config.hparams)
     network = config.network if config.network is not None else dataset.network
     weights, batch_norm = _resolve_weights(config, network, dataset)
     resolved = dataclasses.replace(

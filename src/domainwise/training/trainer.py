@@ -111,7 +111,11 @@ class Trainer:
                 if self.world.is_main:
                     self.folder.create()
                     stack.enter_context(self.folder.lock())
-                    self.folder.claim(self.config.identity(), describe_data(self.dataset, self.roles, self.splits))
+                    self.folder.claim(
+                        self.config.identity(),
+                        describe_data(self.dataset, self.roles, self.splits),
+                        self.config.algorithm_class().Hparams.complete({}),
+                    )
             if not self.world.broadcast_flag(self.folder.is_done):
                 with seeded_torch(self.config.threads, run_seed(self.config, self.dataset), self.device):
                     with self.world.synchronize_errors():
@@ -332,10 +336,10 @@ def snapshot_perturbation(algorithm: Algorithm) -> dict[str, Tensor]:
         return {}
     tensors = {"delta": perturbation.delta()} if perturbation.is_kept else {}
     if isinstance(perturbation, MultiplePerturbation):
-        tensors["components"] = perturbation.deltas
+        tensors["components"] = perturbation.components()
         if perturbation.is_kept:
             tensors["mixing_weights"] = perturbation.mixing_weights()
-    if isinstance(perturbation, LowRankPerturbation):
+    if isinstance(perturbation, LowRankPerturbation) and perturbation.solver == "factors":
         tensors |= {"left": perturbation.left, "right": perturbation.right}
     return tensors
 
