@@ -42,7 +42,7 @@ def compute_offsets(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, see
     """Compute what the method adds to each image of one domain before clipping, in the units of its radius.
 
     A perturbation kept per domain is the same for all images. One made per sample is made as in training, with draws
-    from `seed`, and leaves the algorithm as it was; MAT with `weights="sample"` mixes the final components.
+    from `seed`, and leaves the algorithm as it was: MAT's components do not move.
 
     Args:
         x: (b, *shape) in [0, 1].
@@ -87,10 +87,10 @@ def compute_domain_offsets(run: OpenRun, algorithm: Algorithm, name: str, count:
 def _compute_mixes(
     algorithm: Algorithm, perturbation: MultiplePerturbation, x: Tensor, y: Tensor, domain: int, generator: Any
 ) -> Tensor:
-    """Compute each sample's mix: weights drawn and moved by one step, components unchanged."""
+    """Compute what each sample gets, without moving the components."""
     clip = perturbation.space.clip
     # Attacking zeros, with the images added inside the loss, returns the offset itself, unclipped and unrounded.
-    with _override(perturbation, generator=generator, step_size=0.0, space=ImageSpace(None)):
+    with _override(perturbation, generator=generator, is_frozen=True, space=ImageSpace(None)):
         return perturbation.attack(
             torch.zeros_like(x),
             domain,
@@ -100,8 +100,8 @@ def _compute_mixes(
 
 @contextmanager
 def _override(perturbation: Perturbation, **values: Any) -> Iterator[None]:
-    """Set attributes temporarily."""
-    before = {name: getattr(perturbation, name) for name in values}
+    """Set attributes temporarily; attacks in between do not count as updates."""
+    before = {name: getattr(perturbation, name) for name in (*values, "updates")}
     try:
         for name, value in values.items():
             setattr(perturbation, name, value)

@@ -4,11 +4,11 @@ Subclasses say which tensors ascend, how these become one offset per sample, and
 """
 
 import math
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import torch
@@ -471,15 +471,15 @@ def parse_radius(value: float | str, shape: Sequence[int], norm: Norm) -> float:
     """
     if not isinstance(value, str):
         return float(check_nonnegative("epsilon", value))
-    number, _, unit = value.strip().partition(" ")
+    match = re.fullmatch(r"\s*([\d.eE+-]+)\s*(?:/\s*([\d.]+))?\s*(rms)?\s*", value)
     try:
-        radius = float(Fraction(number))
+        if match is None or (match[3] and norm != "l2"):
+            raise ValueError
+        radius = float(match[1]) / float(match[2] or 1)
     except (ValueError, ZeroDivisionError):
-        unit = "unknown"
-    if unit.strip() not in ("", "rms") or (unit and norm != "l2"):
-        expected = "a number or a fraction" + (", optionally followed by 'rms'" if norm == "l2" else "")
-        raise ValueError(f"epsilon must be {expected}, got {value!r}")
-    return float(check_nonnegative("epsilon", radius * math.sqrt(math.prod(shape)) if unit else radius))
+        units = ", optionally followed by 'rms'" if norm == "l2" else ""
+        raise ValueError(f"epsilon must be a number or a fraction{units}, got {value!r}") from None
+    return float(check_nonnegative("epsilon", radius * math.sqrt(math.prod(shape)) if match[3] else radius))
 
 
 def check_nonnegative(name: str, value: float) -> float:

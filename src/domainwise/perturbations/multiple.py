@@ -177,7 +177,8 @@ class MultiplePerturbation(Perturbation):
     ) -> None:
         if self.weights in ("domain", "sample"):
             variables[1].add_(compute_direction(gradients[1], "gradient", "l2"), alpha=self.weight_step_size)
-            self._move(gradients[0])
+            if not self.is_frozen:
+                self._move(gradients[0])
             return
         assert batch is not None
         (offset,), (gradient,), (_, domain) = variables, gradients, batch
