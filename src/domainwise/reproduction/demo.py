@@ -32,17 +32,15 @@ def build_demo(
         pictures: show Grad-CAM, perturbations and attacks on the page.
     """
     recipe = find_recipe("demo")
-    # The rows at one radius, which the requested radii are filled into.
-    templates = {row.algorithm: row for row in recipe.rows}
+    methods = list(dict.fromkeys(row.algorithm for row in recipe.rows))
     for name in algorithms:
-        if name not in templates:
-            raise unknown_choice("method of the demo", name, templates)
-    supported = [name for name in templates if schedule == "two_pass" or name != "at"]
-    rows = [
-        row
-        for name in dict.fromkeys(algorithms or supported)
-        for row in _fill_radii([row for row in recipe.rows if row.algorithm == name], radii)
-    ]
+        if name not in methods:
+            raise unknown_choice("method of the demo", name, methods)
+    by_method: dict[str, list[Row]] = {}
+    for row in recipe.rows:
+        if (not algorithms or row.algorithm in algorithms) and _supports(row, variant, schedule):
+            by_method.setdefault(row.method, []).append(row)
+    rows = [row for group in by_method.values() for row in _fill_radii(group, radii)]
     seeds = f"seed {seed}" if trials == 1 else f"mean of {trials} seeds from {seed}"
     return replace(
         recipe,
@@ -52,22 +50,27 @@ def build_demo(
     )
 
 
+def _supports(row: Row, variant: str, schedule: str) -> bool:
+    """Return whether a row makes sense with this variant and schedule."""
+    is_standard = variant == "standard"
+    if schedule == "simultaneous" and (row.algorithm == "at" or (row.method == "mat" and is_standard)):
+        return False  # a sample's perturbation depends on its gradient
+    return is_standard or not row.label or not row.varied
+
+
 def _fill_radii(rows: Sequence[Row], radii: Sequence[float]) -> list[Row]:
     template = rows[0]
     if not radii or not template.varied:
         return list(rows)
-    named = replace(template, name=f"{template.algorithm}, epsilon {{:g}}")
+    named = replace(template, name=f"{template.method}, epsilon {{:g}}")
     return [vary_row(named, [radius] * len(template.varied)) for radius in dict.fromkeys(radii)]
 
 
 def _set_variant(row: Row, variant: str, schedule: str) -> Row:
     if not row.varied:
         return row
-    hparams = {**row.hparams, "variant": variant, "schedule": schedule}
-    if variant == "released":  # which has its own start
-        hparams.pop("start", None)
     suffix = "".join(f", {name}" for name in (variant, schedule) if name not in ("standard", "two_pass"))
-    return replace(row, name=row.name + suffix, hparams=hparams)
+    return replace(row, name=row.name + suffix, hparams={**row.hparams, "variant": variant, "schedule": schedule})
 
 
 def run_demo(

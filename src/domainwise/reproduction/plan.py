@@ -151,7 +151,7 @@ def _build_spec(
         space=row.space,
         test_domains=test_domains,
         hparams=row.hparams,
-        settings={**settings, **train_domains},
+        settings={**settings, **train_domains, **row.settings},
     )
 
 

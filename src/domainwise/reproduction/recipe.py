@@ -21,6 +21,8 @@ class Row:
     """One row of a table: a method with fixed hyperparameters.
 
     Args:
+        label: name of the method in the table of a shift (default: the algorithm).
+        settings: fields of `RunConfig` that differ from those of other rows.
         varied: the hyperparameters in which the row differs from its siblings, the one to plot against first.
         paper: the setting or column of this row in the paper's table, if the method has several.
         space: search space for the other hyperparameters.
@@ -29,11 +31,17 @@ class Row:
 
     name: str
     algorithm: str
+    label: str = ""
     hparams: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     varied: tuple[str, ...] = ()
     paper: str = ""
     space: str = "paper"
     keep_perturbations: bool = False
+
+    @property
+    def method(self) -> str:
+        return self.label or self.algorithm
 
     @property
     def setting(self) -> tuple[str, float] | None:

@@ -25,7 +25,7 @@ from domainwise.training.loading import load_algorithm, open_run
 
 _PREFIX = "shift_"
 _SHADES = ("#9ecae1", "#4292c6", "#08306b", "#000000")
-_REFERENCE_COLOR = "#d95f0e"
+_REFERENCE_COLORS = ("#d95f0e", "#fe9929", "#777777")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def summarize_shifts(plan: RecipePlan) -> list[ShiftSummary]:
         frame = read_runs(folders).frame
         last = frame.filter(pl.col("step") == pl.col("step").max().over("run"))
         # Ties go to the larger draw, which makes it the row listed first: the smaller radius.
-        frames.append(last.with_columns(row=pl.lit(row.name), draw=pl.lit(-index, pl.Int64)))
+        own = {"row": pl.lit(row.name), "algorithm": pl.lit(row.method), "draw": pl.lit(-index, pl.Int64)}
+        frames.append(last.with_columns(**own))
     frame = pl.concat(frames)
     selected = set(SELECTIONS["training_domain"](_average_over_trials(frame))["draw"])
     means = aggregate_means(frame, ["row", "test_domain"], "main")
@@ -95,16 +96,20 @@ def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str) -> TextTable:
     header = ("method", "radius", "loss", "holdout", *(f"shift {shift:g}" for shift in shifts))
     rows = [
         (
-            each.row.algorithm + (" *" if each.is_selected else ""),
+            each.row.method + (" *" if each.is_selected else ""),
             "" if each.radius is None else f"{each.radius:g}",
             f"{each.loss:.3f}",
             f"{each.holdout:.3f}",
-            *(f"{each.accuracy[shift].mean:.3f}" for shift in shifts),
+            *(_format_estimate(each.accuracy[shift]) for shift in shifts),
         )
         for each in summaries
     ]
     note = "* selected by training-domain validation among its method's radii (the smaller one on a tie)"
     return TextTable(title, header, tuple(rows), len(header) - 1, (note,))
+
+
+def _format_estimate(estimate: Estimate) -> str:
+    return f"{estimate.mean:.3f}" + (f" ± {estimate.error:.3f}" if estimate.error is not None else "")
 
 
 def plot_shifts(summaries: Sequence[ShiftSummary], title: str) -> Figure:
@@ -126,7 +131,8 @@ def _list_subfigures(subfigures: object) -> list[SubFigure]:
 
 def _select_middle_radius(summaries: Sequence[ShiftSummary]) -> list[ShiftSummary]:
     radii = sorted({each.radius for each in summaries if each.radius is not None})
-    return [each for each in summaries if radii and each.radius == radii[(len(radii) - 1) // 2]]
+    middle = radii[(len(radii) - 1) // 2] if radii else None
+    return [each for each in summaries if each.radius is not None and each.radius == middle and not each.row.label]
 
 
 def _plot_curves(figure: SubFigure, summaries: Sequence[ShiftSummary]) -> None:
@@ -134,16 +140,18 @@ def _plot_curves(figure: SubFigure, summaries: Sequence[ShiftSummary]) -> None:
     panels: Sequence[Axes] = figure.subplots(1, len(methods), sharey=True, squeeze=False)[0]
     for panel, method in zip(panels, methods, strict=True):
         own = {_format_label(each): each for each in summaries if each.row.algorithm in ("erm", method)}
+        references = [label for label, each in own.items() if each.radius is None or each.row.label]
         points = [
             (label, shift, estimate.mean, estimate.error)
             for label, each in own.items()
             for shift, estimate in each.accuracy.items()
         ]
         shades = iter((*_SHADES, *_SHADES[-1:] * len(own)))
-        colors = {label: _REFERENCE_COLOR if each.radius is None else next(shades) for label, each in own.items()}
+        reference_colors = iter((*_REFERENCE_COLORS, *_REFERENCE_COLORS[-1:] * len(own)))
+        colors = {label: next(reference_colors if label in references else shades) for label in own}
         schema = {"label": pl.String, "shift": pl.Float64, "mean": pl.Float64, "error": pl.Float64}
         frame = pl.DataFrame(points, schema=schema, orient="row")
-        plot_accuracy(panel, frame, "shift", colors, ticks=list(summaries[0].accuracy), dashed=("ERM",))
+        plot_accuracy(panel, frame, "shift", colors, ticks=list(summaries[0].accuracy), dashed=references)
         panel.set_title(method.upper())
         panel.set_xlabel("norm of the unseen shift")
         panel.set_ylim(0.27, 1.02)
@@ -153,8 +161,9 @@ def _plot_curves(figure: SubFigure, summaries: Sequence[ShiftSummary]) -> None:
 
 
 def _format_label(summary: ShiftSummary) -> str:
-    if summary.radius is None:
-        return summary.row.algorithm.upper()
+    if summary.radius is None or summary.row.label:
+        name, comma, detail = summary.row.method.partition(",")
+        return name.upper() + comma + detail
     return f"radius {summary.radius:g}" + (" (selected)" if summary.is_selected else "")
 
 
