@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.perturbations import Perturbation
+from domainwise.perturbations.base import parse_radius
 
 Model = Callable[[Tensor], Tensor]
 
@@ -48,6 +50,13 @@ class AdversarialHparams(Hparams):
     clean_weight: float = hparam(
         0.0, help="Weight of the loss on unperturbed images; 1 weighs both equally, 0 leaves them out.", low=0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            parse_radius(self.epsilon, (1,), self.norm)
+        except ValueError as error:
+            raise DomainwiseError(f"hyperparameter {error}") from None
 
 
 # The defaults of the fields are the paper's; these replace them.

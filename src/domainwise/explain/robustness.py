@@ -23,6 +23,7 @@ from domainwise.data.dataset import Domain, Split
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
+from domainwise.perturbations.base import parse_radius
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
 from domainwise.selection.statistics import aggregate_means
@@ -194,7 +195,11 @@ def _is_ours(run: str) -> bool:
 
 
 def _read_epsilon(run: str) -> float | None:
-    epsilon = RunFolder(run).read_config()["config"].get("hparams", {}).get("epsilon")
+    stored = RunFolder(run).read_config()
+    hparams = stored["config"].get("hparams", {})
+    epsilon = hparams.get("epsilon")
+    if isinstance(epsilon, str):
+        return parse_radius(epsilon, stored["data"]["input_shape"], hparams["norm"])
     return None if epsilon is None else float(epsilon)
 
 

@@ -155,7 +155,8 @@ class Perturbation(nn.Module, ABC):
                 if self.loss_cap is not None:
                     losses = losses.clamp(max=self.loss_cap)
                 gradients = torch.autograd.grad((losses * weights).sum(), variables)
-                with torch.no_grad():
+                # As in `_perturb`: products in half precision would leave the ball and the rank.
+                with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
                     gradients = (*mean_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
                     self._ascend(variables, gradients, (x, domain))
         with torch.no_grad():
@@ -200,7 +201,8 @@ class Perturbation(nn.Module, ABC):
         gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in parameters]
         if gradient_scale is not None:
             gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
-        self._ascend(parameters, mean_over_ranks(gradients), None)
+        with torch.autocast(parameters[0].device.type, enabled=False):
+            self._ascend(parameters, mean_over_ranks(gradients), None)
         self.updates += 1
         for tensor in parameters:
             tensor.grad = None

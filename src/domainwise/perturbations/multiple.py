@@ -157,10 +157,8 @@ class MultiplePerturbation(Perturbation):
             logits = draw_noise("normal", (len(x), self.count), like=self.deltas, generator=self.generator)
             return (self.deltas, logits.requires_grad_())
         # Before a sample has a gradient, it gets the mean of its domain's perturbations: for one, that is UAT.
-        offset = torch.zeros_like(x)
-        if self.weights != "subspace":
-            offset = gather_per_sample(self.deltas.detach().mean(1), domain)
-        return (offset.requires_grad_(),)
+        start = torch.zeros_like(self.directions[:, 0]) if self.weights == "subspace" else self.deltas.detach().mean(1)
+        return (gather_per_sample(start, domain).requires_grad_(),)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         if self.weights == "domain":
@@ -181,7 +179,9 @@ class MultiplePerturbation(Perturbation):
                 self._move(gradients[0])
             return
         assert batch is not None
-        (offset,), (gradient,), (_, domain) = variables, gradients, batch
+        (offset,), (_, domain) = variables, batch
+        # A sample without a finite gradient moves nothing, instead of spoiling the products of all samples.
+        gradient = compute_direction(gradients[0], "gradient", "l2")
         if not self.is_frozen:
             update = self._update_directions if self.weights == "subspace" else self._update_components
             update(gather_over_ranks(gradient.flatten(1)), gather_over_ranks(domain))
@@ -216,16 +216,17 @@ class MultiplePerturbation(Perturbation):
 
     def _weigh(self, gradients: Tensor, domain: Tensor) -> Tensor:
         """Return the weights of each sample's perturbations, (b, count), from its gradient, (b, values)."""
-        products = self._products(gradients, self.deltas, domain)
         if self.weights == "assigned":
-            return F.one_hot(products.argmax(1), self.count).to(gradients.dtype)
-        lengths = torch.linalg.vector_norm(self.deltas.flatten(2), dim=-1)[domain] * gradients.norm(dim=1, keepdim=True)
-        cosines = products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
-        mixed: Tensor = (cosines / self.temperature).softmax(-1)
-        return mixed
+            nearest = self._products(gradients, self.deltas, domain).argmax(1)
+            return F.one_hot(nearest, self.count).to(gradients.dtype)
+        deltas = compute_direction(self.deltas, "normalized", "l2", batch_dims=2)
+        cosines = self._products(compute_direction(gradients, "normalized", "l2"), deltas, domain)
+        return (cosines / self.temperature).softmax(-1)
 
     def _update_components(self, gradients: Tensor, domain: Tensor) -> None:
         """Move each perturbation along the gradients (n, values) of its own samples."""
+        if len(gradients) == 0:
+            return
         weights = self._weigh(gradients, domain)
         blocks = self._in_blocks(weights, domain)
         self._move((blocks.T @ gradients).reshape(self.deltas.shape))

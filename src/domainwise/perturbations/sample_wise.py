@@ -14,10 +14,10 @@ from domainwise.perturbations.base import (
     Reduction,
     check_choice,
     compute_direction,
+    compute_norm,
     draw_in_ball,
     draw_noise,
     project,
-    scale_into_ball,
 )
 from domainwise.perturbations.low_rank import check_rank, truncate_rank
 
@@ -127,8 +127,12 @@ class SampleWisePerturbation(Perturbation):
         return self._limit_rank(delta + step, self.rank, batch_dims)
 
     def _limit_rank(self, delta: Tensor, rank: int, batch_dims: int = 1) -> Tensor:
-        """Return the nearest offset of low rank inside the ball."""
-        return scale_into_ball(truncate_rank(delta, rank), self.radius, self.norm, batch_dims)
+        """Return the offset of low rank that is most aligned with `delta`, as long as that is inside the ball.
+
+        The nearest one would be shorter, and a step of the radius would not reach the surface.
+        """
+        length = compute_norm(delta, self.norm, batch_dims).clamp(max=self.radius)
+        return length * compute_direction(truncate_rank(delta, rank), "normalized", self.norm, batch_dims)
 
     def _clip_offset(self, x: Tensor, delta: Tensor) -> Tensor:
         """Return the part of the offset that survives clipping; its norm is never larger."""

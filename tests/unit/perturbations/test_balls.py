@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from perturbation_cases import RADII, Case, cases, repeatable
 from perturbation_kinds import (
     KINDS,
+    LOW_RANK_SAMPLE_WISE,
     MIXED_BY_SAMPLE,
     ONE_PASS,
     SHAPE,
@@ -132,21 +133,48 @@ class TestConstraints:
             assert low < 0 < 1 < high
         assert all(low >= -1e-6 and high <= 1 + 1e-6 for low, high in seen)
 
+    @pytest.mark.parametrize("solver", ["factors", "projected"])
     @given(case=cases(), double=st.booleans())
     @repeatable
-    def test_the_rank_of_each_channel_is_limited(self, case: Case, double: bool) -> None:
-        perturbation = build("low-rank", seed=case.seed, double=double, **case.settings)
+    def test_the_rank_of_each_channel_is_limited(self, solver: str, case: Case, double: bool) -> None:
+        perturbation = build(f"low-rank {solver}", seed=case.seed, double=double, **case.settings)
         perturbation_rank = case.settings["rank"]
-        x, slopes = case.x.to(perturbation.left.dtype), case.slopes.to(perturbation.left.dtype)
-        tolerance = 1e-10 if double else 1e-5
+        dtype = perturbation.delta().dtype
+        x, slopes = case.x.to(dtype), case.slopes.to(dtype)
+        # The projected start is drawn in float32, and its rank is limited exactly from the first step on.
+        tolerance = 1e-10 if double and solver == "factors" else 1e-5
         start = torch.linalg.matrix_rank(perturbation.delta().double(), rtol=tolerance)
         assert start.tolist() == [[perturbation_rank] * SHAPE[0]] * perturbation.num_domains
         for _ in range(2):
             perturbation.attack(x, case.domain, wavy_loss(slopes), steps=2)
             pass_once(perturbation, x, case.domain, wavy_loss(slopes))
             ranks = torch.linalg.matrix_rank(perturbation.delta().double(), rtol=tolerance)
+            assert_kept_in_ball(perturbation)
             assert ranks.shape == (perturbation.num_domains, SHAPE[0])
             assert ranks.max() <= perturbation_rank
+
+    @pytest.mark.parametrize("kind", LOW_RANK_SAMPLE_WISE)
+    @given(case=cases(bounds=None), rank=st.integers(1, 3), steps=st.integers(0, 3))
+    @repeatable
+    def test_the_rank_of_each_samples_channels_is_limited(self, kind: str, case: Case, rank: int, steps: int) -> None:
+        perturbation = case.build(kind) if rank == 2 else self.of_rank(case, kind, rank)
+        seen: list[Tensor] = []
+
+        def loss(x: Tensor) -> Tensor:
+            seen.append(x.detach() - case.x)
+            return wavy_loss(case.slopes)(x)
+
+        seen.append(perturbation.attack(case.x, case.domain, loss, steps) - case.x)
+        # Rounding to the image's precision adds full rank at its own size.
+        noise = 1e-13 if case.double else 1e-5
+        for offset in seen:
+            assert torch.linalg.svdvals(offset.double())[..., rank:].amax() <= noise
+            assert_offset_in_ball(case.x + offset, case, perturbation)
+
+    def of_rank(self, case: Case, kind: str, rank: int) -> Any:
+        perturbation = case.build(kind)
+        perturbation.rank = rank
+        return perturbation
 
     @pytest.mark.parametrize("kind", ["multiple by domain, perturbation", "multiple by domain, stack"])
     @given(case=cases(), weight_step_size=st.sampled_from([0.0, 1e-3, 1.0, 1e4, 1e30]))
@@ -161,7 +189,9 @@ class TestConstraints:
             assert weights.min() >= 0
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[:, 0]))
 
-    @pytest.mark.parametrize("kind", [*MIXED_BY_SAMPLE, "multiple by domain, perturbation"])
+    @pytest.mark.parametrize(
+        "kind", [*MIXED_BY_SAMPLE, "multiple by domain, perturbation", "multiple assigned", "multiple soft"]
+    )
     @given(case=cases(bounds=None, epsilon=50.0, step_size=0.1), weight_step_size=st.sampled_from([1e-3, 1.0, 1e4]))
     @repeatable
     def test_every_offset_is_a_convex_mix_of_its_domains_perturbations(

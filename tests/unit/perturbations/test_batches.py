@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perturbation_cases import USES, Case, assert_same_state, cases, repeatable
 from perturbation_kinds import (
+    BY_GRADIENT,
     KINDS,
     SHAPE,
     WITHOUT_DRAWS,
@@ -17,6 +18,12 @@ from perturbation_kinds import (
     state_of,
     wavy_loss,
 )
+from torch import Tensor
+
+
+def inverse_order(order: Tensor, rows: Tensor) -> Tensor:
+    """Return where the selected samples of a shuffled batch are in the batch that has only them, in order."""
+    return (rows.cumsum(0) - 1)[order[rows[order]]]
 
 
 class TestBatches:
@@ -44,6 +51,24 @@ class TestBatches:
         for each in case.present:
             rows = case.domain == each
             apart.attack(case.x[rows], each, wavy_loss(case.slopes[rows]), steps)
+        assert_same_state(together, apart, **case.closeness)
+
+    @pytest.mark.parametrize("kind", BY_GRADIENT)
+    @given(case=cases(count=3), data=st.data())
+    @repeatable
+    def test_shuffled_domains_are_attacked_as_one_batch_per_domain(
+        self, kind: str, case: Case, data: st.DataObject
+    ) -> None:
+        order = torch.tensor(data.draw(st.permutations(range(len(case.x)))))
+        together, apart = case.build(kind), case.build(kind)
+        for _ in range(2):
+            shuffled = together.attack(case.x[order], case.domain[order], wavy_loss(case.slopes[order]))
+            for each in case.present:
+                rows = case.domain == each
+                expected = apart.attack(case.x[rows], each, wavy_loss(case.slopes[rows]))
+                torch.testing.assert_close(
+                    shuffled[rows[order]], expected[inverse_order(order, rows)], **case.closeness
+                )
         assert_same_state(together, apart, **case.closeness)
 
     @pytest.mark.parametrize("kind", WITHOUT_DRAWS)

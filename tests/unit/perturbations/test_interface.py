@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 from perturbation_kinds import (
+    BY_GRADIENT,
     KEPT,
     KINDS,
+    LOW_RANK,
+    LOW_RANK_SAMPLE_WISE,
     MIXED_BY_SAMPLE,
     ONE_PASS,
     SAMPLE_WISE,
@@ -40,7 +43,7 @@ from domainwise.perturbations import (
 )
 from domainwise.perturbations.base import draw_in_ball, project
 
-NOT_ONE_PASS = [*SAMPLE_WISE, *MIXED_BY_SAMPLE]
+NOT_ONE_PASS = [*SAMPLE_WISE, *LOW_RANK_SAMPLE_WISE, *MIXED_BY_SAMPLE, *BY_GRADIENT]
 
 
 def images(count: int, seed: int = 0) -> Tensor:
@@ -72,6 +75,7 @@ class TestSignatures:
             "epsilon": 0.3,
             "step_size": 0.2,
             "num_domains": 2,
+            "warmup_steps": 4,
             "norm": "linf",
             "ascent": "sign",
             "loss_cap": 3.0,
@@ -306,6 +310,7 @@ class TestErrors:
             ({"step_size": -1.0}, "step_size must be a finite number of at least 0, got -1.0"),
             ({"step_size": float("nan")}, "step_size must be a finite number of at least 0, got nan"),
             ({"num_domains": 0}, "num_domains must be at least 1, got 0"),
+            ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
             ({"loss_cap": 0.0}, "loss_cap must be positive, got 0.0"),
             ({"norm": "l1"}, "norm must be one of 'l2', 'linf', got 'l1'"),
             ({"ascent": "adam"}, "ascent must be one of 'normalized', 'gradient', 'sign', got 'adam'"),
@@ -326,7 +331,16 @@ class TestErrors:
             (UniversalPerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', got 'zero'"),
             (MultiplePerturbation, {"start": "zero"}, "start must be one of 'projected', 'unprojected', got 'zero'"),
             (MultiplePerturbation, {"count": 0}, "count must be at least 1, got 0"),
-            (MultiplePerturbation, {"weights": "batch"}, "weights must be one of 'domain', 'sample', got 'batch'"),
+            (
+                MultiplePerturbation,
+                {"weights": "batch"},
+                "weights must be one of 'assigned', 'soft', 'subspace', 'domain', 'sample', got 'batch'",
+            ),
+            (MultiplePerturbation, {"temperature": 0.0}, "temperature must be positive, got 0.0"),
+            (MultiplePerturbation, {"temperature": float("nan")}, "temperature must be positive, got nan"),
+            (MultiplePerturbation, {"memory": -0.1}, "memory must be between 0 and 1, got -0.1"),
+            (MultiplePerturbation, {"memory": 1.1}, "memory must be between 0 and 1, got 1.1"),
+            (MultiplePerturbation, {"weights": "subspace", "ascent": "sign"}, "does not support ascent='sign'"),
             (
                 MultiplePerturbation,
                 {"normalized_over": "all"},
@@ -338,6 +352,13 @@ class TestErrors:
                 "weight_step_size must be a finite number of at least 0",
             ),
             (LowRankPerturbation, {"rank": 0}, "rank must be at least 1, got 0"),
+            (LowRankPerturbation, {"solver": "svd"}, "solver must be one of 'projected', 'factors', got 'svd'"),
+            (SampleWisePerturbation, {"rank": 0}, "rank must be at least 1, got 0"),
+            (
+                SampleWisePerturbation,
+                {"shape": (5, 4), "rank": 2},
+                r"needs shape \(channels, height, width\), got \(5, 4\)",
+            ),
             (LowRankPerturbation, {"shape": (5, 4)}, r"needs shape \(channels, height, width\), got \(5, 4\)"),
         ],
         ids=str,
@@ -364,7 +385,7 @@ class TestErrors:
             "ascend_()": perturbation.ascend_,
             "perturbation(x)": lambda: perturbation(images(2)),
         }
-        if kind in MIXED_BY_SAMPLE:
+        if kind in MIXED_BY_SAMPLE | BY_GRADIENT:
             uses["mixing_weights()"] = perturbation.mixing_weights
         for name, use in uses.items():
             with pytest.raises(RuntimeError) as error:
@@ -381,15 +402,17 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="found no gradients"):
             perturbation.ascend_()
 
-    def test_warning_for_a_rank_above_the_image_size(self) -> None:
+    @pytest.mark.parametrize("solver", ["factors", "projected"])
+    def test_warning_for_a_rank_above_the_image_size(self, solver: str) -> None:
         with pytest.warns(UserWarning, match="rank 5 exceeds the image size 5 x 4 and has no effect"):
-            perturbation = build("low-rank", rank=5)
+            perturbation = build(f"low-rank {solver}", rank=5)
         perturbed = perturbation.attack(images(2), None, wavy_loss(noise(2)))
         assert perturbed.shape == (2, *SHAPE)
         assert torch.linalg.matrix_rank(perturbation.delta().detach()).tolist() == [[4, 4]]
 
     def test_a_rank_of_the_image_size_does_not_warn(self) -> None:
-        assert build("low-rank", rank=4).rank == 4
+        assert build("low-rank factors", rank=4).rank == 4
+        assert build("low-rank projected", rank=4).rank == 4
 
 
 class TestOnePass:
@@ -455,7 +478,7 @@ class TestTypesAndShapes:
         assert perturbed.isfinite().all()
 
     @pytest.mark.parametrize("shape", [(7,), (3, 6), (2, 3, 2, 3)])
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "low-rank"])
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LOW_RANK])
     def test_inputs_need_not_be_images(self, kind: str, shape: tuple[int, ...]) -> None:
         perturbation = build(kind, shape=shape, num_domains=2, epsilon=0.4, bounds=None)
         x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
@@ -472,7 +495,7 @@ class TestTypesAndShapes:
         assert all(not move.any() for move in moves(perturbation, before).values())
         if kind in ONE_PASS:
             assert torch.equal(perturbed, perturbation(x, domain))
-        elif "zero" in kind:
+        elif "zero" in kind or "subspace" in kind:
             assert torch.equal(perturbed, x)
         else:
             assert not torch.equal(perturbed, x)
@@ -567,7 +590,8 @@ class TestMemory:
             perturbation.attack(x, domain, loss, steps=2)
             if kind in ONE_PASS:
                 pass_once(perturbation, x, domain, loss)
-        assert "aten._softmax_backward_data.default" in watched.operators
+        if kind not in BY_GRADIENT:
+            assert "aten._softmax_backward_data.default" in watched.operators
         assert watched.entries == max(self.batch, self.count * self.num_domains) * x[0].numel()
 
     def test_such_a_tensor_would_be_detected(self) -> None:

@@ -18,22 +18,28 @@ from perturbation_kinds import (
 
 class TestSavedState:
     @pytest.mark.parametrize("kind", KINDS)
-    @given(case=cases(), radius=st.sampled_from([0.0, 0.05, 1 / 3, 2.0]))
+    @given(case=cases(), radius=st.sampled_from([0.0, 0.05, 1 / 3, 2.0]), warmup_steps=st.sampled_from([0, 1, 3, 7]))
     @settings(repeatable, max_examples=12)
-    def test_a_loaded_perturbation_continues_to_the_bit(self, kind: str, case: Case, radius: float) -> None:
-        first = case.build(kind)
-        first.attack(case.x, case.domain, wavy_loss(case.slopes))
+    def test_a_loaded_perturbation_continues_to_the_bit(
+        self, kind: str, case: Case, radius: float, warmup_steps: int
+    ) -> None:
+        first = case.build(kind, warmup_steps=warmup_steps)
+        for _ in range(2):
+            first.attack(case.x, case.domain, wavy_loss(case.slopes))
         first.epsilon = radius
         file = io.BytesIO()
         torch.save(first.state_dict(), file)
         file.seek(0)
-        second = build(kind, double=case.double, **case.settings, seed=case.seed + 1)
+        second = build(kind, double=case.double, **case.settings, warmup_steps=warmup_steps, seed=case.seed + 1)
         second.load_state_dict(torch.load(file, weights_only=True))
         assert second.epsilon == radius
         for steps in (1, 2):
             expected = first.attack(case.x, case.domain, wavy_loss(case.slopes), steps)
             assert torch.equal(second.attack(case.x, case.domain, wavy_loss(case.slopes), steps), expected)
+            assert second.radius == first.radius
         assert_same_state(first, second, rtol=0, atol=0)
+        if hasattr(first, "idle"):
+            assert torch.equal(first.idle, second.idle)
         if first.is_kept:
             assert torch.equal(first.delta(), second.delta())
 

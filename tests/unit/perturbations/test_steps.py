@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perturbation_cases import ASCENTS, ENDLESS, FREE, NORMS, USES, Case, cases, repeatable
 from perturbation_kinds import (
+    BY_GRADIENT,
+    LOW_RANK_SAMPLE_WISE,
     ONE_PASS,
     SAMPLE_WISE,
     SHAPE,
@@ -142,8 +144,8 @@ class TestSteps:
 
     @given(case=free_cases(step_size=0.1))
     @repeatable
-    def test_low_rank_step(self, case: Case) -> None:
-        perturbation = case.build("low-rank")
+    def test_low_rank_step_of_the_factors(self, case: Case) -> None:
+        perturbation = case.build("low-rank factors")
         before = state_of(perturbation)
         perturbation.attack(case.x, case.domain, linear_loss(case.slopes))
         after = state_of(perturbation)
@@ -157,7 +159,10 @@ class TestSteps:
         return {"rtol": 0, "atol": 1e-6} if case.double else {"rtol": 1e-5, "atol": 5e-6}
 
     @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
-    @pytest.mark.parametrize("kind", FREE)
+    @pytest.mark.parametrize(
+        "kind",
+        [kind for kind in FREE if kind not in (*BY_GRADIENT, *LOW_RANK_SAMPLE_WISE, "low-rank projected")],
+    )
     @given(case=free_cases(ascent="normalized"))
     @settings(repeatable, max_examples=10)
     def test_gradients_of_any_size_give_steps_of_full_length(self, kind: str, scale: float, case: Case) -> None:
@@ -219,7 +224,7 @@ class TestUnusableGradients:
         ),
     )
 
-    @pytest.mark.parametrize(("kind", "use"), USES)
+    @pytest.mark.parametrize(("kind", "use"), [(kind, use) for kind, use in USES if kind not in BY_GRADIENT])
     @given(
         place=places, norm=NORMS, ascent=ASCENTS, bounds=st.sampled_from([None, (-9.0, 9.0)]), seed=st.integers(0, 99)
     )
