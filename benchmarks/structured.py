@@ -1,19 +1,20 @@
-"""Structured perturbations compared in pairs: every arm sees the same batches and starts from the same weights.
+"""Structured perturbations compared in pairs: all arms see the same batches and start from the same weights.
 
-An arm is a method with its settings. Each of its runs is one line in a file of records, so rerunning a command resumes
-it, and the tables can be printed again at any time.
+An arm is a method with its settings. Each run adds one line to a file of records, so rerunning a command resumes it,
+and the tables can be printed from the file alone.
 
-    python benchmarks/structured.py run --records runs/structured.jsonl --set silhouettes --seeds 0-9
-    python benchmarks/structured.py table --records runs/structured.jsonl
+    python benchmarks/structured.py run silhouettes --seeds 0-9 --records structured.jsonl
+    python benchmarks/structured.py run pacs --seeds 0-2 --test-domain sketch --data-dir DATA --weights FILE ...
+    python benchmarks/structured.py tables --records structured.jsonl --picture structured.png
 """
 
 import argparse
-import copy
 import json
+import math
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,8 +22,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise import UniversalPerturbation
@@ -30,33 +32,105 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import draw_batches, iterate_batches
 from domainwise.data.dataset import split_domains
+from domainwise.explain.perturbations import compute_effective_rank, compute_singular_values
 from domainwise.networks import NETWORKS, build_backbone
 from domainwise.perturbations import MultiplePerturbation
+from domainwise.reports.formats import format_markdown_table
+from domainwise.selection.statistics import estimate_mean
 from domainwise.training.device import keep_freed_memory
 from domainwise.training.registry import build_dataset
 
 CPU = torch.device("cpu")
-ATTACK_RADII = ("0.5/255 rms", "1/255 rms", "2/255 rms", "4/255 rms")
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A method and its settings; two arms with equal settings are the same."""
+    """A method and its settings. `label` names it in tables; arms of equal settings share their runs."""
 
+    label: str
     algorithm: str
     hparams: dict[str, Any] = field(default_factory=dict)
-    augment: bool = False
-    steps: int = 0
+    is_augmented: bool = False
 
     @property
-    def name(self) -> str:
-        settings = [f"{key}={value}" for key, value in self.hparams.items()]
-        return " ".join([self.algorithm, *settings, *["augmented"] * self.augment, *[f"{self.steps} steps"] * (self.steps > 0)])
+    def key(self) -> str:
+        return json.dumps([self.algorithm, self.hparams, self.is_augmented], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How all runs on a dataset train. `stress` is the test domain that the tables show."""
+
+    network: str
+    steps: int
+    batch_size: int
+    lr: float
+    radii: tuple[float | str, ...]
+    radius: float | str  # of the arms that have only one
+    stress: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_PHOTO_RADII = ("0.15/255 rms", "0.5/255 rms", "1/255 rms")
+SETUPS = {
+    "silhouettes": Setup("small_cnn", 700, 64, 1e-3, (0.1, 0.5, 1.0, 2.0), 0.5, "shift_12"),
+    "silhouettes_spurious": Setup("small_cnn", 700, 64, 1e-3, (0.5,), 0.5),
+    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "0.5/255 rms", options={"image_size": 64}),
+    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "0.5/255 rms", options={"image_size": 64}),
+}
+FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
+    "AT": ("at", {}),
+    "AT of rank 3": ("at", {"rank": 3}),
+    "UAT": ("uat", {}),
+    "MAT": ("mat", {}),
+    "LDAT": ("ldat", {"rank": 5}),
+}
+# As in the first version of this library.
+FORMER: dict[str, tuple[str, dict[str, Any]]] = {
+    "AT, no warm-up": ("at", {"warmup": 0.0}),
+    "UAT, no warm-up": ("uat", {"warmup": 0.0, "step_size": 0.5}),
+    "MAT of the paper": ("mat", {"weights": "domain", "warmup": 0.0, "step_size": 0.5}),
+    "LDAT of the paper": ("ldat", {"solver": "factors", "rank": 5, "warmup": 0.0, "step_size": 0.5}),
+}
+COUNTS = (1, 2, 5, 10, 30)
+ATTACK_RADII = ("1/255 rms", "2/255 rms")
+
+
+def list_arms(dataset: str, is_short: bool) -> list[Arm]:
+    """Return the arms that run on a dataset; `is_short` leaves out variations."""
+    setup = SETUPS[dataset]
+    arms = [Arm("ERM", "erm")]
+    if dataset.startswith("silhouettes"):
+        arms.append(Arm("ERM, augmented", "erm", is_augmented=True))
+    arms += [
+        Arm(f"{label}, {radius}", algorithm, {**hparams, "epsilon": radius})
+        for radius in setup.radii
+        for label, (algorithm, hparams) in FAMILY.items()
+    ]
+    if not dataset.startswith("silhouettes"):
+        return arms
+    at_radius = {"epsilon": setup.radius}
+    arms += [Arm(label, algorithm, {**hparams, **at_radius}) for label, (algorithm, hparams) in FORMER.items()]
+    if is_short or dataset != "silhouettes":
+        return arms
+    arms += [Arm("MAT soft", "mat", {"weights": "soft", **at_radius})]
+    arms += [Arm("MAT, one mix per domain", "mat", {"weights": "domain", **at_radius})]
+    arms += [
+        Arm(f"MAT {weights}, k {count}", "mat", {"weights": weights, "count": count, **at_radius})
+        for count in COUNTS
+        for weights in ("assigned", "subspace")
+    ]
+    arms += [
+        Arm(f"{label}, augmented", algorithm, {**hparams, **at_radius}, is_augmented=True)
+        for label, (algorithm, hparams) in FAMILY.items()
+    ]
+    return arms
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run: an arm on a dataset, with some domains held out."""
+    """One run. Without named domains, the roles are those of the dataset."""
 
     arm: Arm
     dataset: str
@@ -65,35 +139,74 @@ class Task:
     train_domains: tuple[str, ...] = ()
 
     @property
-    def key(self) -> str:
-        return json.dumps([self.arm.name, self.dataset, self.seed, self.test_domains, self.train_domains])
+    def key(self) -> list[Any]:
+        return [self.dataset, self.seed, self.arm.key, list(self.test_domains), list(self.train_domains)]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """How all runs on a dataset train."""
-
-    network: str
-    steps: int
-    batch_size: int
-    lr: float
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-SETUPS = {
-    "silhouettes": Setup("small_cnn", 700, 64, 1e-3),
-    "silhouettes_spurious": Setup("small_cnn", 700, 64, 1e-3),
-    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, {"image_size": 64}),
-    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, {"image_size": 64}),
-}
+def run_task(task: Task, data_dir: str, weights: str) -> Record:
+    """Train one arm and return its record. What an arm draws for itself comes from a stream of its own."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    started = time.perf_counter()
+    setup, arm = SETUPS[task.dataset], task.arm
+    dataset = load_dataset(task.dataset, task.seed, data_dir)
+    domains = {domain.name: domain for domain in dataset.domains}
+    splits = split_domains(dataset, task.seed)
+    train, test = assign_domains(dataset, task)
+    torch.manual_seed(task.seed)
+    network = build_network(setup.network, dataset, weights).to(memory_format=torch.channels_last)
+    algorithm = ALGORITHMS[arm.algorithm](
+        network,
+        num_domains=len(train),
+        input_shape=dataset.image_shape,
+        num_steps=setup.steps,
+        generator=torch.Generator().manual_seed(10**6 + task.seed),
+        **{"lr": setup.lr, **arm.hparams},
+    )
+    algorithm.train()
+    batch_stream = torch.Generator().manual_seed(task.seed)
+    parts = [(domains[name], splits[name].main) for name in train]
+    losses = []
+    for _ in range(setup.steps):
+        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, is_augmented=arm.is_augmented)
+        losses.append(algorithm.update(batches)["loss"])
+    network.eval()
+    return {
+        "key": task.key,
+        "label": arm.label,
+        "dataset": task.dataset,
+        "seed": task.seed,
+        "train": train,
+        "test": {name: measure_accuracy(network, domains[name], splits[name].main) for name in test},
+        "holdout": {name: measure_accuracy(network, domains[name], splits[name].holdout) for name in train},
+        "holdout_size": sum(len(splits[name].holdout) for name in train),
+        "attacked": {
+            radius: statistics.fmean(
+                measure_attacked(network, domains[name], splits[name].main[:512], splits[name].holdout, radius)
+                for name in train
+            )
+            for radius in ATTACK_RADII
+        },
+        "loss": statistics.fmean(losses[-setup.steps // 10 :]),
+        **measure_components(algorithm, parts),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 @lru_cache(maxsize=1)
 def load_dataset(name: str, seed: int, data_dir: str) -> Dataset:
-    options = SETUPS[name].options
     if name == "office_caltech10":
-        return build_dataset(Path(data_dir) / "OfficeCaltech10", options, seed=seed)
-    return build_dataset(name, options, seed=seed, data_dir=data_dir or None)
+        return build_dataset(Path(data_dir) / "OfficeCaltech10", SETUPS[name].options, seed=seed)
+    return build_dataset(name, SETUPS[name].options, seed=seed, data_dir=data_dir or None)
+
+
+def assign_domains(dataset: Dataset, task: Task) -> tuple[list[str], list[str]]:
+    """Return the names of the training and test domains."""
+    test = list(task.test_domains) or [domain.name for domain in dataset.domains if domain.role == "test"]
+    train = list(task.train_domains) or [
+        domain.name for domain in dataset.domains if domain.role in (None, "train") and domain.name not in test
+    ]
+    return train, test
 
 
 def build_network(name: str, dataset: Dataset, weights: str) -> nn.Module:
@@ -102,131 +215,293 @@ def build_network(name: str, dataset: Dataset, weights: str) -> nn.Module:
     return build_backbone(name, dataset.image_shape, len(dataset.classes), 0.0, weights=weights, batch_norm="frozen")
 
 
-def run_task(task: Task, data_dir: str, weights: str) -> dict[str, Any]:
-    """Train one arm and return its record. What an arm draws for itself comes from a stream of its own."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    started = time.perf_counter()
-    setup, arm = SETUPS[task.dataset], task.arm
-    dataset = load_dataset(task.dataset, task.seed, data_dir)
-    splits = split_domains(dataset, task.seed)
-    domains = {domain.name: domain for domain in dataset.domains}
-    train, test = split_roles(dataset, task)
-    steps = arm.steps or setup.steps
-    torch.manual_seed(task.seed)
-    network = build_network(setup.network, dataset, weights).to(memory_format=torch.channels_last)
-    algorithm = ALGORITHMS[arm.algorithm](
-        network,
-        num_domains=len(train),
-        input_shape=dataset.image_shape,
-        num_steps=steps,
-        domain_sizes=[len(splits[name].main) for name in train],
-        generator=torch.Generator().manual_seed(task.seed + 10**6),
-        **{"lr": setup.lr, **arm.hparams},
-    )
-    algorithm.train()
-    batch_stream = torch.Generator().manual_seed(task.seed)
-    parts = [(domains[name], splits[name].main) for name in train]
-    losses = []
-    for _ in range(steps):
-        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, is_augmented=arm.augment)
-        losses.append(algorithm.update(batches)["loss"])
-    network.eval()
-    return {
-        "key": task.key,
-        "dataset": task.dataset,
-        "seed": task.seed,
-        "arm": arm.name,
-        "algorithm": arm.algorithm,
-        "hparams": arm.hparams,
-        "augment": arm.augment,
-        "steps": steps,
-        "train": train,
-        "test": {name: measure_accuracy(network, domains[name], splits[name].main) for name in test},
-        "holdout": {name: measure_accuracy(network, domains[name], splits[name].holdout) for name in train},
-        "holdout_sizes": {name: len(splits[name].holdout) for name in train},
-        "attacked": {
-            radius: {
-                name: measure_attacked(network, domains[name], splits[name].main, splits[name].holdout, radius)
-                for name in train
-            }
-            for radius in ATTACK_RADII
-        },
-        "loss": statistics.fmean(losses[-steps // 10 :]),
-        **describe_components(algorithm),
-        "seconds": time.perf_counter() - started,
-    }
-
-
-def split_roles(dataset: Dataset, task: Task) -> tuple[list[str], list[str]]:
-    fixed = [domain.name for domain in dataset.domains if domain.role == "test"]
-    test = list(task.test_domains) or fixed
-    train = list(task.train_domains) or [name for name in dataset.domain_names if name not in {*test, *fixed}]
-    return train, [name for name in dict.fromkeys([*test, *fixed])]
-
-
 @torch.no_grad()
-def measure_accuracy(network: nn.Module, domain: Domain, indices: torch.Tensor) -> float:
-    correct = sum(int((network(x).argmax(1) == y).sum()) for x, y in iterate_batches(domain, indices, CPU))
+def measure_accuracy(model: Callable[[Tensor], Tensor], domain: Domain, indices: Tensor) -> float:
+    correct = sum(int((model(x).argmax(1) == y).sum()) for x, y in iterate_batches(domain, indices, CPU))
     return correct / len(indices)
 
 
 def measure_attacked(
-    network: nn.Module, domain: Domain, fit: torch.Tensor, holdout: torch.Tensor, radius: str, steps: int = 20
+    network: nn.Module, domain: Domain, fit_to: Tensor, holdout: Tensor, radius: str, steps: int = 20
 ) -> float:
-    """Return the accuracy on the holdout under one perturbation that was fitted to training images of the domain."""
-    shape = tuple(domain.images.shape[1:])
+    """Return the accuracy on the holdout under one perturbation, fitted to training images of the same domain."""
     perturbation = UniversalPerturbation(
-        shape, epsilon=radius, generator=torch.Generator().manual_seed(0), ascent="normalized"
+        domain.images.shape[1:], epsilon=radius, generator=torch.Generator().manual_seed(0)
     )
     perturbation.step_size = 2.5 * perturbation.epsilon / steps
-    pool = fit[:512].split(64)
+    batches = [next(iterate_batches(domain, chosen, CPU)) for chosen in fit_to.split(64)]
     for number in range(steps):
-        chosen = pool[number % len(pool)]
-        for x, y in iterate_batches(domain, chosen, CPU):
-            perturbation.attack(x, 0, lambda x, y=y: F.cross_entropy(network(x), y, reduction="none"))
-    with torch.no_grad():
-        correct = sum(
-            int((network(perturbation(x, 0)).argmax(1) == y).sum()) for x, y in iterate_batches(domain, holdout, CPU)
-        )
-    return correct / len(holdout)
+        x, y = batches[number % len(batches)]
+        perturbation.attack(x, 0, lambda x, y=y: F.cross_entropy(network(x), y, reduction="none"))
+    return measure_accuracy(lambda x: network(perturbation(x, 0)), domain, holdout)
 
 
-def describe_components(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the mean cosine of two components and their effective rank, per domain."""
+def measure_components(algorithm: Algorithm, parts: Sequence[tuple[Domain, Tensor]]) -> Record:
+    """Return the mean cosine of MAT's components, and the effective rank of what they add to 256 images per domain."""
     perturbation = getattr(algorithm, "perturbation", None)
-    if not isinstance(perturbation, MultiplePerturbation) or perturbation.count == 1:
+    if not isinstance(perturbation, MultiplePerturbation):
         return {}
-    unit = F.normalize(perturbation.components().detach().flatten(2), dim=-1)
     count = perturbation.count
-    cosine = (unit.sum(1).square().sum(-1) - count) / (count * (count - 1))
-    return {"cosine": cosine.tolist()}
+    unit = F.normalize(perturbation.components().detach().flatten(2), dim=-1)
+    cosines = (unit.sum(1).square().sum(-1) - count) / max(1, count * (count - 1))
+    ranks = []
+    perturbation.is_frozen = True
+    for index, (domain, indices) in enumerate(parts):
+        offsets = []
+        for chosen in indices[:256].split(64):
+            x, y = next(iterate_batches(domain, chosen, CPU))
+            x_adv = perturbation.attack(
+                x, index, lambda x, y=y: F.cross_entropy(algorithm.network(x), y, reduction="none")
+            )
+            offsets.append((x_adv - x).flatten(1))
+        ranks.append(float(compute_effective_rank(compute_singular_values(torch.cat(offsets)))))
+    return {"cosine": cosines.mean().item(), "effective_rank": statistics.fmean(ranks), "count": count}
 
 
-def run_all(tasks: Sequence[Task], options: argparse.Namespace) -> None:
-    done = {record["key"] for record in read_records(options.records)}
+def run(options: argparse.Namespace) -> None:
+    arms = {arm.key: arm for arm in reversed(list_arms(options.dataset, options.short))}
+    targets: list[tuple[str, ...]] = [(each,) for each in options.test_domain] or [()]
+    # Seed by seed, so that an interrupted study is a complete one of fewer seeds.
+    tasks = [
+        Task(arm, options.dataset, seed, target, tuple(options.train_domain))
+        for seed in options.seeds
+        for target in targets
+        for arm in reversed(arms.values())
+    ]
+    done = [record["key"] for record in read_records(options.records)]
     todo = [task for task in tasks if task.key not in done]
     print(f"{len(tasks)} runs, {len(tasks) - len(todo)} done", file=sys.stderr, flush=True)
     options.records.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run_task, task, str(options.data_dir or ""), options.weights) for task in todo]
-        for number, future in enumerate(as_completed(futures), start=1):
-            try:
+        futures = [pool.submit(run_task, task, options.data_dir, options.weights) for task in todo]
+        try:
+            for number, future in enumerate(as_completed(futures), start=1):
                 record = future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-            with options.records.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            tests = " ".join(f"{value:.3f}" for value in record["test"].values())
-            held = statistics.fmean(record["holdout"].values())
-            print(
-                f"{number}/{len(todo)} {record['seconds']:.0f} s, seed {record['seed']}, {record['arm']}: "
-                f"holdout {held:.3f}, test {tests}",
-                file=sys.stderr,
-                flush=True,
-            )
+                with options.records.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+                accuracies = " ".join(f"{value:.3f}" for value in record["test"].values())
+                line = (
+                    f"seed {record['seed']}, {record['label']}: holdout {mean_holdout(record):.3f}, test {accuracies}"
+                )
+                print(f"{number}/{len(todo)} {record['seconds']:.0f} s, {line}", file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def read_records(file: Path) -> list[dict[str, Any]]:
+def read_records(file: Path) -> list[Record]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def mean_holdout(record: Record) -> float:
+    return statistics.fmean(record["holdout"].values())
+
+
+def print_tables(options: argparse.Namespace) -> None:
+    records = read_records(options.records)
+    for dataset in dict.fromkeys(record["dataset"] for record in records):
+        own = [record for record in records if record["dataset"] == dataset and not record["key"][4]]
+        left_out = [record for record in records if record["dataset"] == dataset and record["key"][4]]
+        print(f"## {dataset}\n\n{tabulate_arms(dataset, own)}\n")
+        if rows := tabulate_counts(dataset, own):
+            print(f"### Over k\n\n{rows}\n")
+        if len(SETUPS[dataset].radii) > 1:
+            print(f"### Selection of the radius\n\n{tabulate_rules(dataset, own, left_out)}\n")
+    if options.picture is not None:
+        plot_study([record for record in records if record["dataset"] == "silhouettes"], options.picture)
+
+
+def find_runs(records: Sequence[Record], arm: Arm) -> dict[tuple[int, str], Record]:
+    """Return the records of an arm by seed and held-out domains."""
+    return {(each["seed"], str(each["key"][3])): each for each in records if each["key"][2] == arm.key}
+
+
+def stressed_accuracy(dataset: str, record: Record) -> float:
+    stress = SETUPS[dataset].stress
+    return record["test"][stress] if stress else statistics.fmean(record["test"].values())
+
+
+def tabulate_arms(dataset: str, records: Sequence[Record]) -> str:
+    """Return one row per arm: mean accuracies, and the paired difference from ERM."""
+    domains = list(records[0]["test"]) if SETUPS[dataset].stress else ["test"]
+    erm = find_runs(records, Arm("ERM", "erm"))
+    rows = []
+    for arm in list_arms(dataset, is_short=False):
+        runs = find_runs(records, arm)
+        if not runs:
+            continue
+        columns = [
+            [
+                record["test"][name] if name in record["test"] else stressed_accuracy(dataset, record)
+                for record in runs.values()
+            ]
+            for name in domains
+        ]
+        pairs = [
+            stressed_accuracy(dataset, runs[key]) - stressed_accuracy(dataset, erm[key]) for key in runs if key in erm
+        ]
+        rows.append(
+            (
+                arm.label,
+                str(len(runs)),
+                format_mean([mean_holdout(record) for record in runs.values()]),
+                *map(format_mean, columns),
+                "" if arm.algorithm == "erm" and not arm.is_augmented else format_mean(pairs, is_signed=True),
+            )
+        )
+    where = SETUPS[dataset].stress.replace("_", " ") or "test"
+    header = ("arm", "runs", "holdout", *(name.replace("_", " ") for name in domains), f"minus ERM, {where}")
+    return format_markdown_table(header, rows)
+
+
+def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
+    """Return one row per number of perturbations: accuracy, cosine and effective rank for both kinds of weights."""
+    radius = SETUPS[dataset].radius
+    rows = []
+    for count in COUNTS:
+        row = [str(count)]
+        for weights in ("assigned", "subspace"):
+            arm = Arm("", "mat", {"weights": weights, "count": count, "epsilon": radius})
+            runs = list(find_runs(records, arm).values())
+            if not runs:
+                return ""
+            row += [
+                format_mean([stressed_accuracy(dataset, record) for record in runs]),
+                f"{statistics.fmean(record['cosine'] for record in runs):.2f}" if count > 1 else "",
+                f"{statistics.fmean(record['effective_rank'] for record in runs):.1f}",
+            ]
+        rows.append(row)
+    names = [f"{weights}: {what}" for weights in ("assigned", "subspace") for what in ("accuracy", "cosine", "rank")]
+    return format_markdown_table(("k", *names), rows)
+
+
+def tabulate_rules(dataset: str, records: Sequence[Record], left_out: Sequence[Record]) -> str:
+    """Return one row per method and rule: the accuracy of the selected radius, and what it gains over the holdout."""
+    rows = []
+    for label, (algorithm, hparams) in FAMILY.items():
+        arms = [Arm(label, algorithm, {**hparams, "epsilon": radius}) for radius in SETUPS[dataset].radii]
+        runs = [find_runs(records, arm) for arm in arms]
+        others = [find_runs(left_out, arm) for arm in arms]
+        cells = sorted(set.intersection(*(set(each) for each in runs)))
+        chosen: dict[str, list[int]] = {}
+        for cell in cells:
+            candidates = [each[cell] for each in runs]
+            for rule, choice in choose_radii(dataset, candidates, [each.get(cell) for each in others]).items():
+                chosen.setdefault(rule, []).append(choice)
+        accuracies = {
+            rule: [stressed_accuracy(dataset, runs[choice][cell]) for choice, cell in zip(choices, cells, strict=True)]
+            for rule, choices in chosen.items()
+            if len(choices) == len(cells)
+        }
+        for rule, values in accuracies.items():
+            gains = [value - base for value, base in zip(values, accuracies["holdout"], strict=True)]
+            picks = [sum(choice == index for choice in chosen[rule]) for index in range(len(arms))]
+            gain = "" if rule == "holdout" else format_mean(gains, is_signed=True)
+            rows.append((label, rule, format_mean(values), gain, *map(str, picks)))
+    radii = [f"picks {radius}" for radius in SETUPS[dataset].radii]
+    return format_markdown_table(("method", "rule", "accuracy", "gain over holdout", *radii), rows)
+
+
+def choose_radii(dataset: str, candidates: Sequence[Record], others: Sequence[Record | None]) -> dict[str, int]:
+    """Return the index of the radius that each rule chooses, the smaller one on a tie; only the last sees test data."""
+    holdouts = [mean_holdout(record) for record in candidates]
+    best = find_largest(holdouts)
+    error = math.sqrt(holdouts[best] * (1 - holdouts[best]) / candidates[best]["holdout_size"])
+    choices = {
+        "holdout": best,
+        "one standard error": max(index for index, value in enumerate(holdouts) if value >= holdouts[best] - error),
+    }
+    for radius in ATTACK_RADII:
+        attacked = [record["attacked"][radius] for record in candidates]
+        choices[f"holdout under attack, {radius}"] = max(
+            range(len(attacked)), key=lambda index: (attacked[index], -index)
+        )
+    if all(record is not None for record in others):
+        scores = [statistics.fmean(record["test"].values()) for record in others if record is not None]
+        choices["leave one domain out"] = find_largest(scores)
+    choices["test domain (oracle)"] = find_largest([stressed_accuracy(dataset, record) for record in candidates])
+    return choices
+
+
+def find_largest(values: Sequence[float]) -> int:
+    """Return the index of the largest value, the first one on a tie."""
+    return max(range(len(values)), key=lambda index: (values[index], -index))
+
+
+def format_mean(values: Sequence[float], *, is_signed: bool = False) -> str:
+    """Return the mean in percent with its standard error."""
+    if not values:
+        return ""
+    estimate = estimate_mean(values)
+    error = "" if estimate.error is None else f" ± {100 * estimate.error:.1f}"
+    return f"{100 * estimate.mean:{'+' if is_signed else ''}.1f}{error}"
+
+
+def plot_study(records: Sequence[Record], file: Path) -> None:
+    """Plot accuracy at the largest shifts against the radius, and against the number of perturbations."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    setup = SETUPS["silhouettes"]
+
+    def summarize(arm: Arm) -> tuple[float, float]:
+        estimate = estimate_mean([stressed_accuracy("silhouettes", each) for each in find_runs(records, arm).values()])
+        return estimate.mean, estimate.error or 0.0
+
+    for label, (algorithm, hparams) in FAMILY.items():
+        points = [summarize(Arm("", algorithm, {**hparams, "epsilon": radius})) for radius in setup.radii]
+        left.errorbar(setup.radii, *zip(*points, strict=True), marker="o", capsize=3, label=label)
+    for weights in ("assigned", "subspace"):
+        points = [
+            summarize(Arm("", "mat", {"weights": weights, "count": count, "epsilon": setup.radius})) for count in COUNTS
+        ]
+        right.errorbar(COUNTS, *zip(*points, strict=True), marker="o", capsize=3, label=f"MAT, {weights}")
+    for axes in (left, right):
+        for label, arm, style in (
+            ("ERM", Arm("", "erm"), "--"),
+            ("ERM, augmented", Arm("", "erm", is_augmented=True), ":"),
+        ):
+            axes.axhline(summarize(arm)[0], color="black", linewidth=1, linestyle=style, label=label)
+        axes.set_xscale("log")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, loc="lower left")
+    for label, algorithm, style in (("UAT", "uat", "-."), ("AT", "at", (0, (1, 3)))):
+        mean = summarize(Arm("", algorithm, {"epsilon": setup.radius}))[0]
+        right.axhline(mean, color="gray", linewidth=1, linestyle=style, label=label)
+    right.legend(fontsize=8, loc="lower left")
+    left.set_xticks(setup.radii, [f"{radius:g}" for radius in setup.radii])
+    right.set_xticks(COUNTS, map(str, COUNTS))
+    left.set_xlabel("radius of training (l2 over the image)")
+    right.set_xlabel(f"k, perturbations per domain (radius {setup.radius:g})")
+    left.set_ylabel(f"accuracy at {setup.stress.replace('_', ' ')}")
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    runner = commands.add_parser("run", help="train what is not in the file of records")
+    runner.set_defaults(call=run)
+    runner.add_argument("dataset", choices=list(SETUPS))
+    runner.add_argument("--seeds", type=parse_seeds, default=range(10), help="first-last, or a list: 0,3,5")
+    runner.add_argument("--test-domain", action="append", default=[], help="hold out this domain; repeatable")
+    runner.add_argument("--train-domain", action="append", default=[], help="train on this domain only; repeatable")
+    runner.add_argument("--short", action="store_true", help="leave out variations")
+    runner.add_argument("--data-dir", default="", help="folder that contains PACS or OfficeCaltech10")
+    runner.add_argument("--weights", default="IMAGENET1K_V1", help="weights of MobileNetV2")
+    runner.add_argument("--workers", type=int, default=2, help="number of processes, with one thread each")
+    runner.add_argument("--records", type=Path, default=Path("runs/structured.jsonl"))
+    printer = commands.add_parser("tables", help="print the tables of a file of records as Markdown")
+    printer.set_defaults(call=print_tables)
+    printer.add_argument("--records", type=Path, default=Path("runs/structured.jsonl"))
+    printer.add_argument("--picture", type=Path, help="file for the figure of silhouettes")
+    options = parser.parse_args()
+    options.call(options)
+
+
+def parse_seeds(text: str) -> list[int]:
+    first, dash, last = text.partition("-")
+    return list(range(int(first), int(last) + 1)) if dash else [int(each) for each in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

@@ -46,10 +46,11 @@ def describe_method(name: str) -> dict[str, Any]:
     from domainwise.algorithms import ALGORITHMS
 
     method = ALGORITHMS[name]
+    defaults = method.Hparams.build().as_dict()
     hparams = [
         {
             "name": field.name,
-            "default": field.default,
+            "default": defaults[field.name],
             "search": None if field.metadata["search"] is None else str(field.metadata["search"]),
             "help": field.metadata["help"],
         }
@@ -61,7 +62,15 @@ def describe_method(name: str) -> dict[str, Any]:
         "min_domains": method.min_domains,
         "source": method.source,
         "hparams": hparams,
-        "variants": {variant: dict(settings) for variant, settings in method.Hparams.VARIANTS.items()},
+        "variants": {
+            variant: {
+                key: value
+                for key, value in method.Hparams.build(variant=variant).as_dict().items()
+                if value != defaults[key] and key != "variant"
+            }
+            for variant in method.Hparams.VARIANTS
+            if variant != defaults["variant"]
+        },
     }
 
 
