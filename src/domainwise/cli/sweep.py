@@ -15,6 +15,7 @@ from domainwise.cli.console import (
     interruptible,
     make_console,
     print_json,
+    print_table,
     status_table,
 )
 from domainwise.cli.options import AsJson, Quiet, Workers, add_run_options, parse_pairs
@@ -177,7 +178,24 @@ def sweep(
         if best_on_more_seeds:
             seeds = range(trials, trials + best_on_more_seeds)
             outcomes |= repeat_best(spec, folder, seeds, engine=runner, placement=placement, callbacks=callbacks)
+    if spec.grid and not quiet and outcomes[folder].done:
+        _print_recommendations(folder)
     _print_outcomes(outcomes, console)
+
+
+@app.command(epilog="Example:\n\ndomainwise sweep recommend runs/radii")
+def recommend(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep with --grid.")], as_json: AsJson = False
+) -> None:
+    """Show which point of a sweep's grid each selection rule picks, and which one to use. Looks at no test domain."""
+    if not as_json:
+        _print_recommendations(folder)
+        return
+    from dataclasses import asdict
+
+    from domainwise.selection import recommend
+
+    print_json([asdict(each) for each in recommend(folder)])
 
 
 @app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
@@ -245,6 +263,29 @@ def _write_slurm(
     console.print(
         f"wrote {script} with {len(configs)} jobs, their commands in {commands}", highlight=False, soft_wrap=True
     )
+
+
+def _print_recommendations(folder: Path) -> None:
+    from domainwise.selection import recommend
+    from domainwise.selection.recommendation import RULES, SCORES
+    from domainwise.selection.statistics import format_percent
+
+    for each in recommend(folder):
+        scores = [name for name in SCORES if any(name in point.scores for point in each.points)]
+        rows = [
+            [
+                point.name,
+                *(
+                    format_percent(score.mean, score.error) if (score := point.scores.get(name)) else ""
+                    for name in scores
+                ),
+                ", ".join(f"{rule} ({point.picks[rule]:.0%})" for rule in RULES if rule in point.picks),
+            ]
+            for point in each.points
+        ]
+        print(f"{each.algorithm} on {each.dataset}, mean ± standard error over runs, in percent")
+        print_table(["", *(SCORES[name] for name in scores), "selected by (share of runs)"], rows)
+        print(f"recommended: {each.recommended.name} ({each.reason})\n")
 
 
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:

@@ -98,7 +98,10 @@ def _parse_float(value: float | None) -> float | None:
 
 
 def _parse_radius(value: float | str | None) -> tuple[float | None, str | None]:
-    return (None, None) if value is None else split_radius(value)
+    try:
+        return (None, None) if value is None else split_radius(value)
+    except (TypeError, ValueError):  # the epsilon of someone's own method may be anything
+        return None, None
 
 
 def _parse_integer(value: object) -> int:

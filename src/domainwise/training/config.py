@@ -141,7 +141,7 @@ class RunConfig:
             if getattr(self, field.name) is not None:
                 _check_value(field, getattr(self, field.name))
         if self.attack_radius is not None:
-            _check_radius("attack_radius", self.attack_radius)
+            check_radius("attack_radius", self.attack_radius)
         from domainwise.training import registry
 
         registry.find_dataset_builder(self.dataset)
@@ -215,13 +215,14 @@ def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
     return field.metadata["options"] or (f"--{field.name.replace('_', '-')}",)
 
 
-def _check_radius(name: str, value: float | str) -> None:
+def check_radius(name: str, value: Any) -> None:
+    """Raise an error unless the value is a radius: a number, or a string such as `2/255 rms`."""
     try:
         number, unit = split_radius(value)
     except (TypeError, ValueError):
         number, unit = math.nan, ""
-    if isinstance(value, bool) or unit not in ("", "rms") or not 0 < number < math.inf:
-        raise DomainwiseError(f"{name} must be a number above 0, such as 0.5 or '2/255 rms', got {value!r}")
+    if isinstance(value, bool) or unit not in ("", "rms") or not 0 <= number < math.inf:
+        raise DomainwiseError(f"{name} must be a number of at least 0, such as 0.5 or '2/255 rms', got {value!r}")
 
 
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
