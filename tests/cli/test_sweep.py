@@ -121,6 +121,60 @@ def test_slurm_script_has_one_job_per_run_that_is_not_done(domainwise: Cli, tmp_
     assert domainwise("sweep", "status", folder).out.splitlines()[-2].split() == ["all", "4", "0", "0", "0", "0"]
 
 
+UAT = [word if word != "mat" else "uat" for word in SMALL]
+
+
+def test_grid_run_resume_extend_recommend_and_report(domainwise: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = [*UAT, "--selection", "training_domain", "--selection", "one_standard_error", "-o", folder]
+    dry = domainwise(*words, "--grid", "epsilon=.1,.5", "--trials", "2", "--dry-run")
+    assert dry.out.startswith("6 runs, 0 done, in "), dry.err
+    first = domainwise(*words, "--selection", "attacked_holdout", "--grid", "epsilon=.1,.5", "--trials", "2")
+    assert first.code == 0, first.err
+    assert first.out.count("recommended: epsilon ") == 1
+    assert "done: 6 of 6 runs" in first.out
+    runs = read_runs(folder)
+    hparams = {name: run.read_config()["config"]["hparams"].get("epsilon") for name, run in runs.items()}
+    assert {name.partition("-draw")[2]: value for name, value in hparams.items() if "-uat-" in name} == {
+        "0-trial0": 0.1,
+        "1-trial0": 0.5,
+        "0-trial1": 0.1,
+        "1-trial1": 0.5,
+    }
+    assert [name for name in runs if "-erm-" in name and "draw0" not in name] == []
+    times = {name: run.records_file.stat().st_mtime_ns for name, run in runs.items()}
+    words = [*words, "--selection", "attacked_holdout", "--grid", "epsilon=.1,.5,2", "--trials", "2"]
+    extended = domainwise(*words)
+    assert "done: 8 of 8 runs" in extended.out, extended.err
+    assert {name: run.records_file.stat().st_mtime_ns for name, run in runs.items()} == times
+
+    lines = [line.split("  ") for line in extended.out.splitlines()]
+    table = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    start = table.index(["uat on silhouettes, mean ± standard error over runs, in percent"])
+    assert table[start + 1] == ["holdout", "holdout under attack", "selected by (share of runs)"]
+    assert [row[0] for row in table[start + 2 : start + 5]] == ["epsilon 0.1", "epsilon 0.5", "epsilon 2"]
+    assert table[start + 5][0].startswith("recommended: epsilon ")
+    again = domainwise("sweep", "recommend", folder)
+    assert again.code == 0, again.err
+    assert again.out in extended.out
+    (entry,) = json.loads(domainwise("sweep", "recommend", folder, "--json").out)
+    assert [point["values"] for point in entry["points"]] == [{"epsilon": 0.1}, {"epsilon": 0.5}, {"epsilon": 2.0}]
+    report = json.loads(domainwise("report", folder, "--format", "json").out)
+    assert [table["selection"] for table in report["tables"] if table["title"] == "silhouettes"] == [
+        *("training_domain", "one_standard_error", "attacked_holdout")
+    ]
+    status = domainwise("sweep", "status", folder).out
+    assert [line.split()[3] for line in status.splitlines() if " on " in line] == ["2", "6"]
+    assert "recommended" not in domainwise(*words, "--quiet").out
+
+
+def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
+    assert domainwise(*SMALL, "-o", tmp_path / "sweep").code == 0
+    outcome = domainwise("sweep", "recommend", tmp_path / "sweep")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert outcome.err.startswith(f"error: the sweep in {tmp_path / 'sweep'} has no grid; start one with --grid ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -138,6 +192,25 @@ def test_slurm_script_has_one_job_per_run_that_is_not_done(domainwise: Cli, tmp_
         (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'"),
         (["--engine", "ray", "--results", "sent"], "unknown results mode 'sent'"),
+        (["--grid", "epsilon"], "--grid expects name=value,value,..., got 'epsilon'"),
+        (["--grid", "epsilon="], "--grid expects name=value,value,..., got 'epsilon='"),
+        (["--grid", "epsilon=.1,,2"], "--grid expects name=value,value,..., got 'epsilon=.1,,2'"),
+        (["--grid", "epsilom=.1,.5"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
+        (["--grid", "rank=1,5"], "unknown hyperparameter 'rank'"),
+        (
+            ["--grid", "epsilon=.1,-1"],
+            "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got -1.0",
+        ),
+        (["--grid", "clean_weight=1,-1"], "hyperparameter clean_weight must be at least 0, got -1"),
+        (["--grid", "count=1,two"], "hyperparameter count must be an integer, got 'two'"),
+        (["--grid", "epsilon=.5,0.50"], "duplicate values in the grid for epsilon: 0.5, 0.5"),
+        (["--grid", "epsilon=1", "--grid", "epsilon=2"], "--grid epsilon is given twice; list all its values in one"),
+        (["--grid", "epsilon=.1", "--draws", "1"], "--draws and --grid exclude each other"),
+        (["--grid", "epsilon=.1", "-H", "epsilon=2"], "epsilon is both fixed (2.0) and in the grid (0.1)"),
+        (
+            ["--attack-radius", "-1 rms"],
+            "attack_radius must be a number of at least 0, such as 0.5 or '2/255 rms', got '-1 rms'",
+        ),
         (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
     ],
 )

@@ -102,6 +102,8 @@ def _option_type(field: "dataclasses.Field[Any]") -> Any:
     if isinstance(field.default, tuple) or field.default is dataclasses.MISSING:
         return list[str]
     types = (field.type, *get_args(field.type))
+    if str in types:
+        return str
     return next((kind for kind in (bool, int, float) if kind in types), str)
 
 
@@ -112,6 +114,8 @@ def _format_default(default: Any) -> str:
 def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[str, Any]:
     """Turn what typer parsed into settings of `RunConfig`; hyperparameters stay pairs of strings."""
     settings = {name: value for name, value in values.items() if name not in _SHORTCUTS}
+    if settings.get("attack_radius") is not None:
+        settings["attack_radius"] = _parse_literal(settings["attack_radius"])
     if "hparams" in settings:
         settings["hparams"] = parse_pairs(settings["hparams"] or [], "--hparam")
     if "dataset_options" in settings:

@@ -41,8 +41,8 @@ def report(
     selection: Annotated[
         list[str] | None,
         typer.Option(
-            help="Model selection: training_domain, leave_one_out, test_domain or ood_validation. Repeatable (default: "
-            "that of sweep.toml, or training_domain).",
+            help="Model selection: training_domain, one_standard_error, attacked_holdout, leave_one_out, test_domain "
+            "or ood_validation. Repeatable (default: that of sweep.toml, or training_domain).",
             autocompletion=lambda: _complete("selection"),
         ),
     ] = None,

@@ -15,8 +15,8 @@ from domainwise.storage.files import write_atomic
 if TYPE_CHECKING:
     import polars as pl
 
-    from domainwise.explain.robustness import AttackKind
     from domainwise.storage.run_folder import Which
+    from domainwise.training.evaluation import AttackKind
 
 EXAMPLES = """
 Examples:

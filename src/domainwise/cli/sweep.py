@@ -15,6 +15,7 @@ from domainwise.cli.console import (
     interruptible,
     make_console,
     print_json,
+    print_table,
     status_table,
 )
 from domainwise.cli.options import AsJson, Quiet, Workers, add_run_options, parse_pairs
@@ -33,6 +34,8 @@ EXAMPLES = """
 Examples:
 
 domainwise sweep --dataset silhouettes --algorithm erm --algorithm mat --draws 3 --trials 3 --steps 300 -o runs/first
+
+domainwise sweep --dataset silhouettes --algorithm uat --algorithm ldat --grid epsilon=.1,.5,2,8 --trials 3
 
 domainwise sweep --dataset pacs --dataset vlcs --algorithm erm --algorithm mat --space paper --draws 8 --dry-run
 
@@ -64,11 +67,20 @@ def sweep(
     selection: Annotated[
         list[str] | None,
         typer.Option(
-            help="Model selection: training_domain (default), leave_one_out (many more runs), test_domain or "
-            "ood_validation. Repeatable."
+            help="Model selection: training_domain (default), one_standard_error, attacked_holdout, leave_one_out "
+            "(many more runs), test_domain or ood_validation. Repeatable."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="Hyperparameter draws per trial; the first is the defaults.")] = 1,
+    draws: Annotated[
+        int | None, typer.Option(help="Hyperparameter draws per trial; the first is the defaults (default: 1).")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Try these values of a hyperparameter, name=value,value,..., instead of random draws. Repeatable: all "
+            "combinations. Ends with a recommendation."
+        ),
+    ] = None,
     trials: Annotated[int, typer.Option(help="Repetitions with different seeds.")] = 1,
     space: Annotated[str, typer.Option(help="Search space: domainbed, paper, or a TOML file.")] = "domainbed",
     test_domain: Annotated[
@@ -112,6 +124,8 @@ def sweep(
     from domainwise.sweeps.fork_server import start_fork_server
     from domainwise.sweeps.spec import SHARED_SETTINGS, SweepSpec
 
+    if grid and draws is not None:
+        raise DomainwiseError("--draws and --grid exclude each other: every point of the grid is one draw")
     if (engine == "slurm") != (write_script is not None):
         raise DomainwiseError("--engine slurm and --write-script FILE must be given together")
     placement = {name: value for name, value in settings.items() if name not in SHARED_SETTINGS}
@@ -119,7 +133,7 @@ def sweep(
         datasets=tuple(dataset or ()),
         algorithms=tuple(algorithm or ()),
         selection=tuple(selection or ("training_domain",)),
-        draws=draws,
+        draws=1 if draws is None else draws,
         trials=trials,
         space=space,
         test_domains=tuple(test_domain or ()),
@@ -129,7 +143,11 @@ def sweep(
         start_fork_server()  # it imports torch while this process does
     from domainwise.sweeps.runner import SweepCallbacks, make_engine, repeat_best, run_sweep
 
-    spec = replace(spec, hparams=_parse_hparams(spec, parse_pairs(hparam or [], "--hparam")))
+    spec = replace(
+        spec,
+        hparams=_parse_hparams(spec, parse_pairs(hparam or [], "--hparam")),
+        grid=_parse_grid(spec, grid or []),
+    )
     folder = output or _default_folder(spec)
     console = make_console(quiet)
     if dry_run:
@@ -160,7 +178,24 @@ def sweep(
         if best_on_more_seeds:
             seeds = range(trials, trials + best_on_more_seeds)
             outcomes |= repeat_best(spec, folder, seeds, engine=runner, placement=placement, callbacks=callbacks)
+    if spec.grid and not quiet and outcomes[folder].done:
+        _print_recommendations(folder)
     _print_outcomes(outcomes, console)
+
+
+@app.command(epilog="Example:\n\ndomainwise sweep recommend runs/radii")
+def recommend(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep with --grid.")], as_json: AsJson = False
+) -> None:
+    """Show which point of a sweep's grid each selection rule picks, and which one to use. Looks at no test domain."""
+    if not as_json:
+        _print_recommendations(folder)
+        return
+    from dataclasses import asdict
+
+    from domainwise.selection import recommend
+
+    print_json([asdict(each) for each in recommend(folder)])
 
 
 @app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
@@ -230,6 +265,29 @@ def _write_slurm(
     )
 
 
+def _print_recommendations(folder: Path) -> None:
+    from domainwise.selection import recommend
+    from domainwise.selection.recommendation import RULES, SCORES
+    from domainwise.selection.statistics import format_percent
+
+    for each in recommend(folder):
+        scores = [name for name in SCORES if any(name in point.scores for point in each.points)]
+        rows = [
+            [
+                point.name,
+                *(
+                    format_percent(score.mean, score.error) if (score := point.scores.get(name)) else ""
+                    for name in scores
+                ),
+                ", ".join(f"{rule} ({point.picks[rule]:.0%})" for rule in RULES if rule in point.picks),
+            ]
+            for point in each.points
+        ]
+        print(f"{each.algorithm} on {each.dataset}, mean ± standard error over runs, in percent")
+        print_table(["", *(SCORES[name] for name in scores), "selected by (share of runs)"], rows)
+        print(f"recommended: {each.recommended.name} ({each.reason})\n")
+
+
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:
     for folder, outcome in outcomes.items():
         total = outcome.done + outcome.failed
@@ -250,13 +308,27 @@ def _parse_hparams(spec: "SweepSpec", pairs: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     names: dict[str, None] = {}
     for algorithm in spec.algorithms:
-        hparams_class = spec.make_config(spec.datasets[0], algorithm).algorithm_class().Hparams
+        hparams_class = spec.hparams_class(algorithm)
         names |= dict.fromkeys(hparams_class.fields())
         values |= hparams_class.parse({name: word for name, word in pairs.items() if name in hparams_class.fields()})
     for name in pairs:
         if name not in values:
             raise unknown_choice("hyperparameter", name, names)
     return values
+
+
+def _parse_grid(spec: "SweepSpec", options: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Parse `["epsilon=.1,.5"]` to `{"epsilon": (0.1, 0.5)}`."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for option in options:
+        name, equals, text = map(str.strip, option.partition("="))
+        words = [word.strip() for word in text.split(",")]
+        if not equals or not all((name, *words)):
+            raise DomainwiseError(f"--grid expects name=value,value,..., got {option!r}")
+        if name in grid:
+            raise DomainwiseError(f"--grid {name} is given twice; list all its values in one")
+        grid[name] = tuple(_parse_hparams(spec, {name: word})[name] for word in words)
+    return grid
 
 
 def _default_folder(spec: "SweepSpec") -> Path:

@@ -1,41 +1,36 @@
 """Accuracy of trained models under attacks of growing radius, and against the epsilon of their training (Figure 1).
 
-Both attacks ascend the cross-entropy inside an l2 ball, from a random start, in steps of 2.5 radius / steps, so that
-they can cross the ball; images stay in [0, 1]. The sample-wise attack perturbs every image separately. The domain-wise
-attack fits a single perturbation on the domain's holdout and adds it to the images of its main part, which it has not
-seen.
+The attacks are those of `domainwise.training.evaluation`. The sample-wise attack perturbs every image separately. The
+domain-wise attack fits a single perturbation on the domain's holdout and adds it to the images of its main part, which
+it has not seen.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import polars as pl
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
-from domainwise.perturbations import Perturbation, SampleWisePerturbation, UniversalPerturbation
 from domainwise.perturbations.base import parse_radius
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
 from domainwise.selection.statistics import aggregate_means
 from domainwise.storage.run_folder import RunFolder, Which
+from domainwise.training.evaluation import AttackKind, build_attack, count_correct
 from domainwise.training.loading import OpenRun
 
-AttackKind = Literal["domain", "sample"]
 ATTACK_KINDS: tuple[AttackKind, ...] = get_args(AttackKind)
 ATTACKS: Mapping[AttackKind, str] = {"domain": "one perturbation per domain", "sample": "one perturbation per sample"}
 RADII = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 AVERAGE = "average"
-_REACH = 2.5
 
 
 @dataclass(frozen=True)
@@ -104,39 +99,12 @@ def evaluate_under_attack(
     device: torch.device,
 ) -> float:
     """Return the model's accuracy on the attacked images of the split's main part."""
-    generator = torch.Generator().manual_seed(seed)
-    # A ball of radius 0 leaves nothing to ascend.
-    steps = steps if radius > 0 else 0
-    perturbation_class = UniversalPerturbation if kind == "domain" else SampleWisePerturbation
-    perturbation = perturbation_class(
-        tuple(domain.images.shape[1:]),
-        epsilon=radius,
-        step_size=_REACH * radius / max(steps, 1),
-        generator=generator,
-    ).to(device)
-    if kind == "domain":
-        _fit_perturbation(perturbation, model, domain, split.holdout, steps, device)
-        steps = 0
-    correct = 0
-    for x, y in iterate_batches(domain, split.main, device):
-        x_adv = perturbation.attack(x, 0, _loss(model, y), steps)
-        with torch.no_grad():
-            correct += int((model(x_adv).argmax(1) == y).sum())
-    return correct / len(split.main)
-
-
-def _fit_perturbation(
-    perturbation: Perturbation, model: nn.Module, domain: Domain, holdout: Tensor, steps: int, device: torch.device
-) -> None:
-    """Ascend one step per batch, cycling through the holdout."""
-    if steps and not len(holdout):
+    if kind == "domain" and radius > 0 and not len(split.holdout):
         raise DomainwiseError(f"domain {domain.name!r} has no holdout to fit a perturbation on; use --kind sample")
-    for x, y in islice(cycle(iterate_batches(domain, holdout, device)), steps):
-        perturbation.attack(x, 0, _loss(model, y))
-
-
-def _loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: F.cross_entropy(model(x), y, reduction="none")
+    holdout = iterate_batches(domain, split.holdout, device)
+    shape = tuple(domain.images.shape[1:])
+    attack = build_attack(model, shape, kind, radius, steps, seed, device, fit_batches=holdout)
+    return count_correct(model, domain, split.main, device, attack) / len(split.main)
 
 
 def _check_attack(radii: Sequence[float], kinds: Sequence[str], steps: int, images: int | None) -> None:

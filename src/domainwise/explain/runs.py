@@ -25,10 +25,11 @@ from domainwise.explain.perturbations import (
 )
 from domainwise.explain.plots.gradcam import Examples, plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
-from domainwise.explain.robustness import ATTACK_KINDS, RADII, AttackKind, attack_run
+from domainwise.explain.robustness import ATTACK_KINDS, RADII, attack_run
 from domainwise.storage.discovery import discover
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
+from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, load_algorithm, open_run
 from domainwise.training.registry import AnyDataset
 

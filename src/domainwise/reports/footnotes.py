@@ -14,6 +14,8 @@ Place = tuple[str, str]
 OPEN_STATES: tuple[State, ...] = ("failed", "unfinished", "pending")
 _REQUIRED = {
     "training_domain": ("training", "no holdout accuracy on the training domains, which training_domain needs"),
+    "one_standard_error": ("training", "no holdout accuracy on the training domains, which one_standard_error needs"),
+    "attacked_holdout": ("attacked", "no accuracy under attack, which attacked_holdout needs: --attack-radius"),
     "test_domain": ("holdout", "no holdout accuracy on the test domain, which test_domain needs"),
     "ood_validation": ("validation", "no validation domain, which ood_validation needs"),
 }

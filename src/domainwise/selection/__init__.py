@@ -6,11 +6,19 @@ from domainwise.lazy import export_lazily
 
 if TYPE_CHECKING:
     from domainwise.selection.frame import build_frame
+    from domainwise.selection.recommendation import recommend
     from domainwise.selection.rules import SELECTIONS
     from domainwise.selection.runs import Runs, read_runs
 
-__all__ = ["SELECTIONS", "Runs", "build_frame", "read_runs"]
+__all__ = ["SELECTIONS", "Runs", "build_frame", "read_runs", "recommend"]
 
 __getattr__ = export_lazily(
-    __name__, {"SELECTIONS": "rules", "Runs": "runs", "build_frame": "frame", "read_runs": "runs"}
+    __name__,
+    {
+        "SELECTIONS": "rules",
+        "Runs": "runs",
+        "build_frame": "frame",
+        "read_runs": "runs",
+        "recommend": "recommendation",
+    },
 )

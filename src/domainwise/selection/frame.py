@@ -5,7 +5,14 @@ from typing import Any
 
 import polars as pl
 
-from domainwise.selection.score import dataset_label, training_score, validation_score
+from domainwise.selection.score import (
+    attacked_score,
+    dataset_label,
+    split_radius,
+    training_error,
+    training_score,
+    validation_score,
+)
 
 SCHEMA: Mapping[str, Any] = {
     "run": pl.String,
@@ -19,7 +26,11 @@ SCHEMA: Mapping[str, Any] = {
     "position": pl.Int64,
     "num_domains": pl.Int64,
     "is_result": pl.Boolean,
+    "epsilon": pl.Float64,
+    "epsilon_unit": pl.String,
     "training": pl.Float64,
+    "training_error": pl.Float64,
+    "attacked": pl.Float64,
     "validation": pl.Float64,
     "main": pl.Float64,
     "holdout": pl.Float64,
@@ -37,7 +48,9 @@ def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFram
         test_domain, position: the one of this row, and its place among the dataset's `num_domains`.
         is_result: whether the row counts in a table. A run that leaves out two domains, one to select the model for the
             other, is a result for neither.
-        training: mean accuracy on the training domains' holdouts.
+        epsilon, epsilon_unit: the radius of the method, null if it has none, and its unit, such as `rms`.
+        training, training_error: mean accuracy on the training domains' holdouts, and its standard error.
+        attacked: the same mean under a domain-wise attack.
         validation: mean accuracy on whole validation domains.
         main, holdout: accuracy on the two parts of the test domain. Accuracies that were not measured are null.
     """
@@ -51,8 +64,11 @@ def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
+def record_rows(run: str, record: Mapping[str, Any], holdout_sizes: Sequence[int] = ()) -> list[Row]:
     """Return one row per test domain.
+
+    Args:
+        holdout_sizes: number of holdout images per training domain, if known.
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError: this is not a record.
@@ -62,13 +78,16 @@ def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
     is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
     integers = [_parse_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
     label = dataset_label(str(record["dataset"]), record["train_domains"], record.get("roles"))
-    training, validation = training_score(record), validation_score(record)
+    scores = (
+        *(training_score(record), training_error(record, holdout_sizes)),
+        *(attacked_score(record), validation_score(record)),
+    )
     return [
         (
             *(run, label, str(record["algorithm"]), *integers, test_domains),
             *(name, names.index(name), len(names), is_result),
-            *(training, validation, _parse_float(accuracy[name].get("main"))),
-            _parse_float(accuracy[name].get("holdout")),
+            *(*_parse_radius(record.get("hparams", {}).get("epsilon")), *scores),
+            *(_parse_float(accuracy[name].get("main")), _parse_float(accuracy[name].get("holdout"))),
         )
         for name in test_domains
     ]
@@ -76,6 +95,13 @@ def record_rows(run: str, record: Mapping[str, Any]) -> list[Row]:
 
 def _parse_float(value: float | None) -> float | None:
     return None if value is None else float(value)
+
+
+def _parse_radius(value: float | str | None) -> tuple[float | None, str | None]:
+    try:
+        return (None, None) if value is None else split_radius(value)
+    except (TypeError, ValueError):  # the epsilon of someone's own method may be anything
+        return None, None
 
 
 def _parse_integer(value: object) -> int:

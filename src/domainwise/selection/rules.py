@@ -6,7 +6,7 @@ domain's main part and on the `training` domains' holdouts, and from how many `d
 larger draw and, within a run, to the earlier step: DomainBed's rule.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,31 @@ _RUN = (*CELL, "draw", "run")
 def training_domain(frame: pl.DataFrame) -> pl.DataFrame:
     """Highest mean accuracy on the training domains' holdouts, at any step."""
     return _choose_best(frame.filter("is_result").with_columns(score="training"))
+
+
+def one_standard_error(frame: pl.DataFrame) -> pl.DataFrame:
+    """Largest radius whose mean accuracy on the training domains' holdouts is within one standard error of the best.
+
+    The rule of Breiman et al. (1984), models ordered by `epsilon`: where `training_domain` gives up a larger radius for
+    a difference that the holdouts are too small to show, this one keeps it. The standard error is that of the best
+    record, see `domainwise.selection.score.training_error`. Of equal radii the higher accuracy counts, so methods
+    without a radius are selected as by `training_domain`. A radius competes only with others in its unit.
+    """
+    scored = _rank(frame.filter("is_result").with_columns(score="training"))
+    best = {name: pl.col(name).first().over(CELL) for name in ("score", "training_error", "epsilon_unit")}
+    # Exactly one standard error away counts as within, however the last bit is rounded.
+    is_close = pl.col("score") >= best["score"] - best["training_error"].fill_null(0.0) - 1e-9
+    is_comparable = pl.col("epsilon_unit").eq_missing(best["epsilon_unit"])
+    radius = pl.when(is_close & is_comparable).then(pl.col("epsilon").fill_null(0.0))
+    return _choose_best(scored.with_columns(radius=radius), order=("radius", "score"))
+
+
+def attacked_holdout(frame: pl.DataFrame) -> pl.DataFrame:
+    """Highest mean accuracy on the training domains' holdouts under a domain-wise attack of the network, at any step.
+
+    Needs runs with the setting `attack_radius`.
+    """
+    return _choose_best(frame.filter("is_result").with_columns(score="attacked"))
 
 
 def leave_one_out(frame: pl.DataFrame) -> pl.DataFrame:
@@ -59,16 +84,23 @@ def ood_validation(frame: pl.DataFrame) -> pl.DataFrame:
 
 SELECTIONS: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "training_domain": training_domain,
+    "one_standard_error": one_standard_error,
+    "attacked_holdout": attacked_holdout,
     "leave_one_out": leave_one_out,
     "test_domain": test_domain,
     "ood_validation": ood_validation,
 }
 
 
-def _choose_best(scored: pl.DataFrame) -> pl.DataFrame:
+def _rank(scored: pl.DataFrame, order: Sequence[str] = ("score",)) -> pl.DataFrame:
+    """Return the records that can be chosen, the best first."""
+    descending = [*(True for _ in order), True, False]
+    return scored.drop_nulls(["score", "main"]).sort(*order, "draw", "step", descending=descending, nulls_last=True)
+
+
+def _choose_best(scored: pl.DataFrame, order: Sequence[str] = ("score",)) -> pl.DataFrame:
     return (
-        scored.drop_nulls(["score", "main"])
-        .sort("score", "draw", "step", descending=[True, True, False])
+        _rank(scored, order)
         .group_by(CELL, maintain_order=True)
         .agg(
             pl.col("position", "draw", "step", "score", "run").first(),

@@ -76,9 +76,10 @@ class _Reader:
             self.notes.append(f"{run.path} skipped: {error}")
             return
         rows: dict[int, list[Row]] = {}
+        holdout_sizes = _estimate_holdout_sizes(run)
         for number, record in enumerate(records, start=1):
             try:
-                rows[record["step"]] = record_rows(str(run.path), record)
+                rows[record["step"]] = record_rows(str(run.path), record, holdout_sizes)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 reason = f"missing key {error}" if isinstance(error, KeyError) else f"not a record: {error}"
                 self.notes.append(f"{run.path} skipped: {run.records_file}, line {number}: {reason}")
@@ -104,6 +105,12 @@ class _Reader:
         runs = "1 unfinished run" if self.skipped == 1 else f"{self.skipped} unfinished runs"
         failed = f" ({self.failed} failed)" if self.failed else ""
         return (*self.notes, f"{runs} skipped{failed}")
+
+
+def _estimate_holdout_sizes(run: StoredRun) -> list[int]:
+    """Return the number of holdout images per training domain: a quarter of the main part, whose size is stored."""
+    sizes = run.config["data"].get("domain_sizes", [])
+    return [size // 4 for size in sizes] if not run.is_domainbed and isinstance(sizes, list) else []
 
 
 def find_duplicates(frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Scores and labels of a single record. Imports no polars, so that training does not wait for it."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,48 @@ def training_score(record: Mapping[str, Any]) -> float | None:
 def validation_score(record: Mapping[str, Any]) -> float | None:
     """Return the mean accuracy on all of the validation domains; None if one was not measured."""
     return _mean([record["accuracy"][name].get("main") for name in record["validation_domains"]])
+
+
+def attacked_score(record: Mapping[str, Any]) -> float | None:
+    """Return the mean accuracy on the training domains' holdouts under attack; None if one was not measured."""
+    return _mean([record["accuracy"][name].get("attacked") for name in record["train_domains"]])
+
+
+def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ()) -> float | None:
+    """Return the standard error of `training_score`.
+
+    The training domains are the same for every draw, so how much they differ from each other says nothing about how
+    well two draws can be told apart; the number of holdout images does. The error is therefore binomial, domain by
+    domain. Its variance is taken at (correct + 1) / (images + 2), or a perfect holdout would have no error at all.
+
+    Args:
+        holdout_sizes: number of holdout images per training domain. Without them, the error is that of the mean over
+            domains (None for a single one): too large if some domains are harder than others.
+    """
+    values = [record["accuracy"][name].get("holdout") for name in record["train_domains"]]
+    if not values or None in values:
+        return None
+    accuracies = np.asarray(values, dtype=np.float64)
+    if len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
+        return float(accuracies.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    sizes = np.asarray(holdout_sizes)
+    rates = (accuracies * sizes + 1) / (sizes + 2)
+    return float(np.sqrt(np.sum(rates * (1 - rates) / sizes)) / len(values))
+
+
+def split_radius(value: float | str) -> tuple[float, str]:
+    """Split a radius into its number and its unit: `0.5` has none, that of `"2/255 rms"` is `rms`.
+
+    Raises:
+        ValueError: there is no number.
+    """
+    if not isinstance(value, str):
+        return float(value), ""
+    number, _, unit = value.strip().partition(" ")
+    try:
+        return float(Fraction(number)), unit.strip()
+    except ZeroDivisionError as error:
+        raise ValueError(f"{value!r} is not a number") from error
 
 
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:

@@ -50,13 +50,19 @@ def plan_sweep(
         if dataset.name in (other.name for other in by_name.values()):
             raise DomainwiseError(f"two datasets are named {dataset.name}; names must be unique in a sweep")
         by_name[name] = dataset
+    draws = {algorithm: spec.list_draws(algorithm) for algorithm in spec.algorithms}
+    for key in spec.grid:
+        if not any(key in point for points in draws.values() for point in points):
+            names = dict.fromkeys(name for each in spec.algorithms for name in spec.hparams_class(each).fields())
+            raise unknown_choice("hyperparameter", key, names)
     return dict(
         _plan_run(replace(config, **placement, test_domains=test_domains), dataset, folder)
         for trial in range(spec.trials)
         for name, dataset in by_name.items()
-        for draw in range(spec.draws)
-        for algorithm in spec.algorithms
-        for config in [_draw_config(spec, space, name, dataset, algorithm, draw, trial)]
+        for draw in range(max(map(len, draws.values())))
+        for algorithm, points in draws.items()
+        if draw < len(points)
+        for config in [_draw_config(spec, space, name, dataset, algorithm, draw, trial, points[draw])]
         for test_domains in plan_test_domains(dataset, spec)
     )
 
@@ -91,14 +97,30 @@ def _plan_pairs(dataset: Dataset, targets: Sequence[str]) -> list[tuple[str, ...
 
 
 def _draw_config(
-    spec: SweepSpec, space: Space, name: str, dataset: Dataset, algorithm: str, draw: int, trial: int
+    spec: SweepSpec,
+    space: Space,
+    name: str,
+    dataset: Dataset,
+    algorithm: str,
+    draw: int,
+    trial: int,
+    point: Mapping[str, Any],
 ) -> RunConfig:
-    """Return the config of one draw, without test domains. What the spec fixes is not drawn."""
-    hparams_class = spec.make_config(name, algorithm).algorithm_class().Hparams
-    values = draw_hparams(space(SearchTask(algorithm, hparams_class, dataset.name, dataset.search)), draw, trial)
+    """Return the config of one draw, without test domains. What the spec fixes is not drawn.
+
+    Args:
+        point: values of the grid, if the spec has one; all others are then those of the first draw.
+    """
+    hparams_class = spec.hparams_class(algorithm)
+    dimensions = space(SearchTask(algorithm, hparams_class, dataset.name, dataset.search))
+    values = draw_hparams(dimensions, 0 if spec.grid else draw, trial)
     settings = {key: values.pop(key) for key in RUN_SETTINGS if key in values}
     settings |= {key: value for key, value in spec.settings.items() if key in RUN_SETTINGS}
-    hparams = {**values, **{key: value for key, value in spec.hparams.items() if key in hparams_class.fields()}}
+    hparams = {
+        **values,
+        **{key: value for key, value in spec.hparams.items() if key in hparams_class.fields()},
+        **point,
+    }
     return spec.make_config(name, algorithm, **settings, hparams=hparams, trial_seed=trial, hparams_seed=draw)
 
 

@@ -1,15 +1,19 @@
 """`SweepSpec`: the datasets and methods that a sweep compares, how often, and the settings that all its runs share."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS
 from domainwise.storage.sweep_folder import SweepFolder
-from domainwise.training.config import RunConfig
+from domainwise.training.config import RunConfig, check_radius
+
+if TYPE_CHECKING:
+    from domainwise.hparams import Hparams
 
 SHARED_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_shared"])
 # Where and how runs compute; the sweep itself sets `output`.
@@ -20,6 +24,8 @@ PLACEMENT_SETTINGS = tuple(
 )
 # A sweep folder also takes a sweep with more of these.
 _EXTENSIBLE = ("datasets", "algorithms", "selection", "draws", "trials")
+# The attack by which `attacked_holdout` selects: hardly visible, and the same whatever the size of the images.
+DEFAULT_ATTACK_RADIUS = "2/255 rms"
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class SweepSpec:
     Args:
         selection: names in `SELECTIONS`; the sweep plans the runs that these rules need.
         draws: hyperparameter draws per trial; the first is the defaults.
+        grid: values by hyperparameter. The draws are then the points of the grid, the last name varying fastest, with
+            the defaults for all other hyperparameters. A method takes part with the names that it has; without any, it
+            has one draw.
         trials: repetitions with different seeds.
         space: search space, see `domainwise.hparams.read_space`.
         test_domains: hold out only these in turn (default: all).
@@ -45,6 +54,7 @@ class SweepSpec:
     test_domains: tuple[str, ...] = ()
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("datasets", "algorithms", "selection"):
@@ -62,14 +72,44 @@ class SweepSpec:
         for name in self.settings:
             if name not in SHARED_SETTINGS:
                 raise unknown_choice("sweep setting", name, SHARED_SETTINGS)
+        self._check_grid()
+        if "attacked_holdout" in self.selection and self.settings.get("attack_radius") is None:
+            settings = {**self.settings, "attack_radius": DEFAULT_ATTACK_RADIUS}
+            object.__setattr__(self, "settings", settings)
+
+    def _check_grid(self) -> None:
+        if self.grid and self.draws > 1:
+            raise DomainwiseError("draws and a grid exclude each other: every point of the grid is one draw")
+        for name, values in self.grid.items():
+            listed = ", ".join(map(str, values))
+            if not values:
+                raise DomainwiseError(f"the grid has no values for {name}; it needs at least one")
+            if len(set(values)) < len(values):
+                raise DomainwiseError(f"duplicate values in the grid for {name}: {listed}")
+            if name in self.hparams:
+                raise DomainwiseError(f"{name} is both fixed ({self.hparams[name]}) and in the grid ({listed})")
+        for value in self.grid.get("epsilon", ()):
+            check_radius("hyperparameter epsilon", value)  # a method would notice after the first runs only
 
     def make_config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
         """Return the config of one run, with the shared settings."""
         return RunConfig.of(**{**self.settings, "dataset": dataset, "algorithm": algorithm, **settings})
 
+    def hparams_class(self, algorithm: str) -> "type[Hparams]":
+        return self.make_config(self.datasets[0], algorithm).algorithm_class().Hparams
+
+    def list_draws(self, algorithm: str) -> list[dict[str, Any]]:
+        """Return the values that each draw of a method takes from the grid; without a grid, `draws` times none."""
+        if not self.grid:
+            return [{} for _ in range(self.draws)]
+        fields = self.hparams_class(algorithm).fields()
+        return list_points({name: values for name, values in self.grid.items() if name in fields})
+
     def as_plain(self) -> dict[str, Any]:
         """Return the spec as values that TOML can hold; TOML has no None."""
         plain: dict[str, Any] = _to_plain(dataclasses.asdict(self))
+        if not self.grid:
+            del plain["grid"]  # sweeps without one stay what they were before there were grids
         return plain
 
     def claim(self, folder: SweepFolder) -> None:
@@ -84,6 +124,9 @@ class SweepSpec:
             old, new = stored.get(name), plain.get(name)
             if name in _EXTENSIBLE and isinstance(old, list) and isinstance(new, list):
                 is_extended = set(old) <= set(new)
+            elif name == "grid" and isinstance(old, dict) and isinstance(new, dict):
+                points = list_points(old)
+                is_extended = list_points(new)[: len(points)] == points  # the runs are numbered by their point
             elif name in _EXTENSIBLE and isinstance(old, int) and isinstance(new, int):
                 is_extended = old <= new
             else:
@@ -93,6 +136,11 @@ class SweepSpec:
                     f"the sweep in {folder} was started with {name} {_format(old)}, not {_format(new)}; "
                     "choose another --output, or repeat the original options"
                 )
+
+
+def list_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the points of a grid in order, the last name varying fastest; an empty grid has one."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
 def _to_plain(value: Any) -> Any:
@@ -106,4 +154,6 @@ def _to_plain(value: Any) -> Any:
 def _format(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
+    if isinstance(value, dict) and all(isinstance(each, list) for each in value.values()):
+        return " ".join(f"{name}={','.join(map(str, each))}" for name, each in value.items()) or "none"
     return "none" if value is None else str(value)

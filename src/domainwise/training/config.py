@@ -5,6 +5,7 @@ sweep` and the table in docs/training.md are generated from the fields. Imports 
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.seeds import seed_hash
+from domainwise.selection.score import split_radius
 
 if TYPE_CHECKING:
     from domainwise.algorithms import Algorithm
@@ -114,6 +116,12 @@ class RunConfig:
         choices=Evaluate,
         is_shared=True,
     )
+    attack_radius: float | str | None = setting(
+        None,
+        "Also evaluate the training domains' holdouts under a domain-wise attack of this l2 radius: a number, or "
+        "'2/255 rms' (root mean square per pixel). Training does not change.",
+        is_shared=True,
+    )
     precision: Precision = setting("fp32", "Floating-point precision: fp32 or bf16.", choices=Precision, is_shared=True)
     data_dir: str | Path | None = setting(
         None, "Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache).", is_identity=False
@@ -132,6 +140,8 @@ class RunConfig:
         for field in dataclasses.fields(self):
             if getattr(self, field.name) is not None:
                 _check_value(field, getattr(self, field.name))
+        if self.attack_radius is not None:
+            check_radius("attack_radius", self.attack_radius)
         from domainwise.training import registry
 
         registry.find_dataset_builder(self.dataset)
@@ -193,13 +203,26 @@ class RunConfig:
         if self.output is not None:
             return Path(self.output)
         name = self.dataset_name.replace(":", ".").replace("/", ".")
-        short = f"{seed_hash(sorted(map(str, self.identity().items()))):08x}"
+        identity = self.identity()
+        if self.attack_radius is None:
+            del identity["attack_radius"]  # folders have the names that they had before there was this setting
+        short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
     """Return a setting's names on the command line."""
     return field.metadata["options"] or (f"--{field.name.replace('_', '-')}",)
+
+
+def check_radius(name: str, value: Any) -> None:
+    """Raise an error unless the value is a radius: a number, or a string such as `2/255 rms`."""
+    try:
+        number, unit = split_radius(value)
+    except (TypeError, ValueError):
+        number, unit = math.nan, ""
+    if isinstance(value, bool) or unit not in ("", "rms") or not 0 <= number < math.inf:
+        raise DomainwiseError(f"{name} must be a number of at least 0, such as 0.5 or '2/255 rms', got {value!r}")
 
 
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:

@@ -1,16 +1,35 @@
-"""Accuracy of a model on the parts of domains that a record needs."""
+"""Accuracy of a model on the parts of domains that a record needs, and under attack.
+
+Both attacks ascend the cross-entropy inside an l2 ball, from a random start, in steps of 2.5 radius / steps, so that
+they can cross the ball; images stay in [0, 1].
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, cycle, islice
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
-from domainwise.data import Dataset
+from domainwise.algorithms.base import eval_mode
+from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Roles, Split
+from domainwise.perturbations import SampleWisePerturbation, UniversalPerturbation
+from domainwise.selection.score import split_radius
 from domainwise.training.config import Evaluate
 from domainwise.training.distributed import World
 
 Accuracy = dict[str, dict[str, float]]
+AttackKind = Literal["domain", "sample"]
+# Maps images (b, C, H, W) and labels (b,) to perturbed images.
+Attack = Callable[[Tensor, Tensor], Tensor]
+_REACH = 2.5
+# The attack of a record, on each training domain: as much work as 20 updates of ERM with 32 images per domain.
+_RECORD_STEPS, _RECORD_BATCH, _RECORD_SEED = 20, 32, 0
 
 
 def evaluate(
@@ -21,16 +40,27 @@ def evaluate(
     scope: Evaluate,
     device: torch.device,
     world: World,
+    attack_radius: float | str | None = None,
 ) -> Accuracy:
-    """Return `{domain: {"main": ..., "holdout": ...}}`, domains in the dataset's order."""
+    """Return `{domain: {"main": ..., "holdout": ...}}`, domains in the dataset's order.
+
+    Args:
+        attack_radius: also return the accuracy `"attacked"` of each training domain: on its holdout, to which one
+            perturbation is added that was fitted on images of its main part. No random stream of the run advances.
+    """
     domains = {domain.name: domain for domain in dataset.domains}
     parts = select_parts(dataset, splits, roles, scope)
-    correct: list[int] = []
-    for (name, _), indices in parts.items():
-        # Each rank evaluates its shard; the numbers of correct predictions are then summed exactly.
-        shard = world.shard(indices)
-        batches = iterate_batches(domains[name], shard, device) if len(shard) else ()
-        correct.append(sum(int((algorithm.predict(x).argmax(1) == y).sum()) for x, y in batches))
+    # Each rank evaluates its shard; the numbers of correct predictions are then summed exactly.
+    correct = [
+        count_correct(algorithm.predict, domains[name], world.shard(indices), device)
+        for (name, _), indices in parts.items()
+    ]
+    if attack_radius is not None:
+        for name in roles.train:
+            main, holdout = splits[name].main, splits[name].holdout
+            attack = _fit_record_attack(algorithm, domains[name], main, attack_radius, device)
+            parts[name, "attacked"] = holdout
+            correct.append(count_correct(algorithm.predict, domains[name], world.shard(holdout), device, attack))
     accuracy: Accuracy = {name: {} for name, _ in parts}
     for ((name, part), indices), count in zip(parts.items(), world.sum_integers(correct), strict=True):
         if len(indices):
@@ -50,3 +80,72 @@ def select_parts(
             if scope == "all" or name not in roles.train:
                 parts[name, "main"] = splits[name].main
     return parts
+
+
+def count_correct(
+    predict: Callable[[Tensor], Tensor],
+    domain: Domain,
+    indices: Tensor,
+    device: torch.device,
+    attack: Attack = lambda x, y: x,
+) -> int:
+    """Return the number of images that are classified correctly after an attack."""
+    correct = 0
+    for x, y in iterate_batches(domain, indices, device) if len(indices) else ():
+        x_adv = attack(x, y)
+        with torch.no_grad():
+            correct += int((predict(x_adv).argmax(1) == y).sum())
+    return correct
+
+
+def build_attack(
+    model: nn.Module,
+    shape: Sequence[int],
+    kind: AttackKind,
+    radius: float,
+    steps: int,
+    seed: int,
+    device: torch.device,
+    fit_batches: Iterable[tuple[Tensor, Tensor]] = (),
+) -> Attack:
+    """Return an attack on a model in eval mode.
+
+    Args:
+        shape: shape of one image.
+        kind: `sample` perturbs every image separately, `domain` adds a single perturbation to all.
+        seed: seed for the random starts.
+        fit_batches: images and labels that the single perturbation is fitted on: one step per batch, over and over.
+    """
+    # A ball of radius 0 leaves nothing to ascend.
+    steps = steps if radius > 0 else 0
+    perturbation_class = UniversalPerturbation if kind == "domain" else SampleWisePerturbation
+    perturbation = perturbation_class(
+        tuple(shape),
+        epsilon=radius,
+        step_size=_REACH * radius / max(steps, 1),
+        generator=torch.Generator().manual_seed(seed),
+    ).to(device)
+    if kind == "domain":
+        for x, y in islice(cycle(fit_batches), steps):
+            perturbation.attack(x, 0, _loss(model, y))
+        steps = 0
+    return lambda x, y: perturbation.attack(x, 0, _loss(model, y), steps)
+
+
+def _fit_record_attack(
+    algorithm: Algorithm, domain: Domain, main: Tensor, radius: float | str, device: torch.device
+) -> Attack:
+    """Return the domain-wise attack of a record. Every rank fits the same perturbation on the same images."""
+    shape = tuple(domain.images.shape[1:])
+    number, unit = split_radius(radius)
+    number *= math.sqrt(math.prod(shape)) if unit == "rms" else 1.0
+    chosen = main[: _RECORD_STEPS * _RECORD_BATCH].split(_RECORD_BATCH)
+    batches = chain.from_iterable(iterate_batches(domain, indices, device) for indices in chosen)
+    with eval_mode(algorithm):
+        return build_attack(
+            algorithm.network, shape, "domain", number, _RECORD_STEPS, _RECORD_SEED, device, fit_batches=batches
+        )
+
+
+def _loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.cross_entropy(model(x), y, reduction="none")

@@ -228,7 +228,8 @@ class Trainer:
                 **self.config.hparams,
             },
             "accuracy": evaluate(
-                self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate, self.device, self.world
+                *(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate),
+                *(self.device, self.world, self.config.attack_radius),
             ),
             **_average_measurements(self.measurements),
             "seconds_per_step": seconds_per_step,

@@ -15,7 +15,6 @@ from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError
 from domainwise.explain.robustness import (
     ATTACK_KINDS,
-    AttackKind,
     attack_run,
     average_by_epsilon,
     evaluate_under_attack,
@@ -23,6 +22,7 @@ from domainwise.explain.robustness import (
 )
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
+from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, open_run
 from run_folders import write_run
 

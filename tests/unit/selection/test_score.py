@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from domainwise.selection.score import selection_score
+from domainwise.selection.score import selection_score, split_radius, training_error
 
 
 def make_record(validation_domains: tuple[str, ...], **accuracy: dict[str, float]) -> dict[str, Any]:
@@ -23,3 +23,39 @@ def test_validation_domains_take_precedence() -> None:
 
 def test_without_anything_to_select_by_it_is_zero() -> None:
     assert selection_score(make_record((), a={"holdout": 0.5}, b={"main": 0.7})) == 0.0
+
+
+def test_training_error_is_binomial_per_domain() -> None:
+    # 19 of 28 and 7 of 8 images: at 20 / 30 and 8 / 10, the variances are 2/9 / 28 and .16 / 8.
+    record = make_record((), a={"holdout": 19 / 28}, b={"holdout": 7 / 8})
+    assert training_error(record, [28, 8]) == pytest.approx((2 / 9 / 28 + 0.16 / 8) ** 0.5 / 2)
+
+
+def test_a_perfect_holdout_still_has_an_error() -> None:
+    assert training_error(make_record((), a={"holdout": 1.0}, b={"holdout": 1.0}), [98, 98]) == pytest.approx(
+        (0.99 * 0.01 / 98 / 2) ** 0.5
+    )
+
+
+def test_without_sizes_training_error_is_that_of_the_mean_over_domains() -> None:
+    record = make_record((), a={"holdout": 0.6}, b={"holdout": 0.8})
+    # The standard deviation (ddof 1) is .2 / sqrt(2).
+    assert training_error(record) == training_error(record, [5]) == training_error(record, [5, 0]) == pytest.approx(0.1)
+    one_domain = {**record, "train_domains": ("a",)}
+    assert training_error(one_domain) is None
+    assert training_error(one_domain, [24]) == pytest.approx((15.4 * 10.6) ** 0.5 / 26 / 24**0.5)
+    assert training_error(make_record((), a={"holdout": 0.6}, b={"main": 0.8}), [5, 5]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.5, (0.5, "")), (2, (2.0, "")), ("0.5", (0.5, "")), ("51/255", (0.2, "")), (" 51/255  rms ", (0.2, "rms"))],
+)
+def test_a_radius_has_a_number_and_a_unit(value: float | str, expected: tuple[float, str]) -> None:
+    assert split_radius(value) == expected
+
+
+@pytest.mark.parametrize("value", ["", "rms", "2/0 rms", "two"])
+def test_a_radius_without_a_number_is_an_error(value: str) -> None:
+    with pytest.raises(ValueError, match=r"Fraction|not a number"):
+        split_radius(value)

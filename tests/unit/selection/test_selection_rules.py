@@ -1,4 +1,4 @@
-"""The four selections, against the rules in plain Python on random sweeps and against cases worked out by hand."""
+"""The selections, against the rules in plain Python on random sweeps and against cases worked out by hand."""
 
 import random
 
@@ -32,7 +32,7 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("selection", ["training_domain", "leave_one_out", "test_domain"])
+@pytest.mark.parametrize("selection", [name for name in SELECTIONS if name != "ood_validation"])
 @settings(max_examples=40, deadline=None)
 @given(**SWEEPS)
 def test_choices_on_random_sweeps(selection: str, seed: int, domains: int, draws: int, trials: int) -> None:
@@ -88,6 +88,58 @@ def test_of_equal_steps_the_earliest_and_of_equal_draws_the_largest() -> None:
         assert row["draw"] == 1
         assert row["draws"] == 2
         assert row["step"] == (100 if selection == "training_domain" else 200)
+
+
+def with_radius(epsilon: float | str, holdout: float, draw: int, main: float = 0.5, step: int = 0) -> Record:
+    """A record whose standard error is .05: the holdouts are .05 above and below their mean."""
+    each = single(step, main, (holdout - 0.05, holdout + 0.05), draw)
+    each["hparams"]["epsilon"] = epsilon
+    return each
+
+
+def test_one_standard_error_takes_the_largest_radius_that_is_close_to_the_best() -> None:
+    records = [
+        with_radius(0.1, 0.9, draw=0),
+        with_radius(0.5, 0.88, draw=1),
+        # Just within, at its best step, after one that is not; the third is just outside.
+        with_radius(2.0, 0.3, draw=2, step=0),
+        with_radius(2.0, 0.8501, draw=2, step=100, main=0.7),
+        with_radius(2.0, 0.8, draw=2, step=200),
+        with_radius(8.0, 0.8499, draw=3),
+    ]
+    row = chosen_by("one_standard_error", records).row(0, named=True)
+    assert (row["draw"], row["step"], row["accuracy"], row["draws"]) == (2, 100, 0.7, 4)
+    assert row["score"] == row["training"] == pytest.approx(0.8501)
+    assert chosen_by("training_domain", records)["draw"].to_list() == [0]
+
+
+def test_one_standard_error_of_equal_radii_takes_the_higher_holdout() -> None:
+    radii_and_holdouts = ((0.1, 0.9), (0.5, 0.89), (0.5, 0.87), (0.5, 0.89))
+    records = [with_radius(*each, draw=draw) for draw, each in enumerate(radii_and_holdouts)]
+    assert chosen_by("one_standard_error", records)["draw"].to_list() == [3]
+
+
+def test_one_standard_error_compares_radii_of_the_unit_of_the_best_only() -> None:
+    records = [with_radius("1/255 rms", 0.88, 0), with_radius("2/255 rms", 0.9, 1), with_radius("4/255 rms", 0.86, 2)]
+    assert chosen_by("one_standard_error", records)["draw"].to_list() == [2]
+    assert chosen_by("one_standard_error", [*records, with_radius(0.5, 0.89, 3)])["draw"].to_list() == [2]
+    assert chosen_by("one_standard_error", [*records, with_radius(0.5, 0.91, 3)])["draw"].to_list() == [3]
+
+
+def test_without_a_radius_one_standard_error_is_training_domain() -> None:
+    records = [single(0, 0.1, (0.4, 0.6), 0), single(0, 0.2, (0.5, 0.6), 1), single(0, 0.3, (0.5, 0.5), 2)]
+    assert chosen_by("one_standard_error", records).equals(chosen_by("training_domain", records))
+
+
+def test_attacked_holdout_takes_the_highest_accuracy_under_attack() -> None:
+    records = [single(0, 0.1, (0.9, 0.9), 0), single(0, 0.2, (0.8, 0.8), 1), single(0, 0.3, (0.7, 0.7), 2)]
+    assert chosen_by("attacked_holdout", records).is_empty()
+    for each, values in zip(records, ((0.1, 0.2), (0.3, 0.2), (0.9, None)), strict=True):
+        for name, value in zip("ab", values, strict=True):
+            each["accuracy"][name] |= {} if value is None else {"attacked": value}
+    # The third is not measured on both domains.
+    row = chosen_by("attacked_holdout", records).row(0, named=True)
+    assert (row["draw"], row["score"], row["accuracy"]) == (1, 0.25, 0.2)
 
 
 def test_test_domain_looks_at_the_last_step_of_each_run_only() -> None:
@@ -219,8 +271,12 @@ def test_a_frame_has_all_that_selection_looks_at() -> None:
         validation="v",
     )
     assert build_frame([("here", given_record)]).rows() == [
-        ("here", "pacs", "erm", 2, 3, 7, ["c"], "c", 3, 4, True, 0.5, 0.5, 0.375, 0.125),
+        ("here", "pacs", "erm", 2, 3, 7, ["c"], "c", 3, 4, True, None, None, 0.5, 0.25, None, 0.5, 0.375, 0.125),
     ]
+    given_record["hparams"]["epsilon"] = "51/255 rms"
+    given_record["accuracy"]["a"]["attacked"], given_record["accuracy"]["b"]["attacked"] = 0.125, 0.5
+    row = build_frame([("here", given_record)]).row(0, named=True)
+    assert (row["epsilon"], row["epsilon_unit"], row["attacked"]) == (0.2, "rms", 0.3125)
 
 
 def test_named_training_domains_make_another_task() -> None:

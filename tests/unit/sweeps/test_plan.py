@@ -88,6 +88,56 @@ def test_fixed_values_are_not_drawn() -> None:
     assert all(("epsilon" in config.hparams) == (config.algorithm == "mat") for config in plan.values())
 
 
+def draws_of(plan: Plan, algorithm: str, *names: str) -> list[tuple[Any, ...]]:
+    """The draw and the values of each run of a method, on one test domain."""
+    configs = [config for config in plan.values() if config.algorithm == algorithm and config.test_domains == ("art",)]
+    return [(config.hparams_seed, *(config.hparams.get(name) for name in names)) for config in configs]
+
+
+def test_the_draws_of_a_grid_are_its_points_in_order() -> None:
+    plan = make_plan(
+        algorithms=("erm", "uat", "mat"),
+        trials=2,
+        grid={"epsilon": (0.1, 2.0, 0.5), "count": (3, 5)},
+        hparams={"lr": 0.5},
+    )
+    # ERM has neither, UAT has the radius, MAT has both.
+    assert draws_of(plan, "erm", "epsilon") == [(0, None)] * 2
+    assert draws_of(plan, "uat", "epsilon") == [(0, 0.1), (1, 2.0), (2, 0.5)] * 2
+    points = [(0, 0.1, 3), (1, 0.1, 5), (2, 2.0, 3), (3, 2.0, 5), (4, 0.5, 3), (5, 0.5, 5)]
+    assert draws_of(plan, "mat", "epsilon", "count") == points * 2
+    assert {config.hparams["lr"] for config in plan.values()} == {0.5}
+    assert len(plan) == len({run.name for run in plan}) == 4 * 2 * (1 + 3 + 6)
+    assert {name.partition("-draw")[2] for name in (run.name for run in plan)} == {
+        f"{draw}-trial{trial}" for draw in range(6) for trial in range(2)
+    }
+
+
+def test_what_is_not_in_the_grid_is_that_of_the_first_draw(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("[[rule]]\nlr = { power = [10, -4, -3], default = 0.25 }\nepsilon = 7.0\n")
+    configs = make_plan(algorithms=("uat",), space=str(space), grid={"epsilon": (0.1, 0.5)}).values()
+    assert {(config.hparams["lr"], config.hparams["epsilon"]) for config in configs} == {(0.25, 0.1), (0.25, 0.5)}
+
+
+def test_a_grid_with_leave_one_out_plans_pairs_for_each_point() -> None:
+    plan = make_plan("leave_one_out", algorithms=("erm", "uat"), grid={"epsilon": (0.1, 0.5)})
+    assert len(plan) == (4 + 6) * (1 + 2)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"epsilom": (0.1,)}, "unknown hyperparameter 'epsilom'; did you mean 'epsilon'"),
+        ({"count": (1, 2)}, "unknown hyperparameter 'count'"),
+        ({"epsilon": (0.1, -1.0)}, "hyperparameter epsilon must be a number of at least 0, .* got -1.0"),
+    ],
+)
+def test_invalid_grids(grid: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        make_plan(algorithms=("erm", "uat"), grid=grid)
+
+
 def test_given_training_domains_test_on_all_others_at_once() -> None:
     (config,) = make_plan(settings={"train_domains": ("photo",)}).values()
     assert config.test_domains == ("art", "cartoon", "sketch")

@@ -26,6 +26,13 @@ def make_spec(**changes: Any) -> SweepSpec:
         ({"selection": ("training_domains",)}, "did you mean 'training_domain'"),
         ({"settings": {"stepz": 3}}, "did you mean 'steps'"),
         ({"settings": {"device": "cpu"}}, "unknown sweep setting 'device'"),
+        ({"grid": {"epsilon": (0.1, 0.5)}}, "draws and a grid exclude each other: every point of the grid is one draw"),
+        ({"draws": 1, "grid": {"epsilon": ()}}, "the grid has no values for epsilon"),
+        ({"draws": 1, "grid": {"epsilon": (0.5, 0.50)}}, "duplicate values in the grid for epsilon: 0.5, 0.5"),
+        (
+            {"draws": 1, "grid": {"epsilon": (0.1, 0.5)}, "hparams": {"epsilon": 1.0}},
+            r"epsilon is both fixed \(1.0\) and in the grid \(0.1, 0.5\)",
+        ),
     ],
 )
 def test_invalid_specs(changes: dict[str, Any], message: str) -> None:
@@ -96,6 +103,51 @@ def test_a_folder_refuses_a_different_sweep_and_stays_unchanged(
     with pytest.raises(DomainwiseError, match=message):
         make_spec(**changes).claim(folder)
     assert folder.spec_file.read_bytes() == before
+
+
+GRID = {"epsilon": (0.1, "2/255 rms"), "count": (3, 5)}
+
+
+def test_a_grid_in_toml(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    make_spec(draws=1, grid=GRID).claim(folder)
+    assert folder.read_spec()["grid"] == {"epsilon": [0.1, "2/255 rms"], "count": [3, 5]}
+    make_spec(draws=1, grid=GRID).claim(folder)
+    # The runs are numbered by their point: more values of the first name come last.
+    make_spec(draws=1, grid={**GRID, "epsilon": (*GRID["epsilon"], 8.0)}).claim(folder)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {},
+        {"epsilon": (0.1,), "count": (3, 5)},
+        {"epsilon": ("2/255 rms", 0.1), "count": (3, 5)},
+        {**GRID, "count": (3, 5, 7)},
+        {"epsilon": GRID["epsilon"]},
+        {**GRID, "lr": (0.1,)},
+    ],
+)
+def test_a_folder_refuses_a_grid_that_would_renumber_its_runs(tmp_path: Path, grid: dict[str, Any]) -> None:
+    folder = SweepFolder(tmp_path)
+    make_spec(draws=1, grid=GRID).claim(folder)
+    with pytest.raises(DomainwiseError, match=r"was started with grid epsilon=0\.1,2/255 rms count=3,5, not "):
+        make_spec(draws=1, grid=grid).claim(folder)
+
+
+def test_a_sweep_without_a_grid_does_not_store_one(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    make_spec(draws=1).claim(folder)
+    assert "grid" not in folder.read_spec()
+    with pytest.raises(DomainwiseError, match=r"was started with grid none, not epsilon=0\.1,2/255 rms count=3,5"):
+        make_spec(draws=1, grid=GRID).claim(folder)
+
+
+def test_attacked_holdout_measures_what_it_selects_by() -> None:
+    assert "attack_radius" not in make_spec().settings
+    assert make_spec(selection=("attacked_holdout",)).settings == {"attack_radius": "2/255 rms"}
+    own = make_spec(selection=("attacked_holdout",), settings={"attack_radius": 0.5, "steps": 3})
+    assert own.settings == {"attack_radius": 0.5, "steps": 3}
 
 
 def test_a_damaged_spec_is_an_error(tmp_path: Path) -> None:

@@ -182,10 +182,17 @@ def render_page(
 
 
 def _apply_selections(data: PageData, selections: Sequence[str]) -> dict[str, pl.DataFrame]:
-    """Return what each selection rule selects, in order, without rules that select nothing."""
+    """Return what each selection rule selects, in order, without rules that select nothing.
+
+    `one_standard_error` repeats `training_domain` if no method has a radius, and is left out then.
+    """
     check_choices(selections)
-    selected = {name: SELECTIONS[name](data.runs.frame) for name in dict.fromkeys(selections)}
-    selected = {name: models for name, models in selected.items() if not models.is_empty()}
+    selected: dict[str, pl.DataFrame] = {}
+    for name in selections:
+        models = SELECTIONS[name](data.runs.frame)
+        is_repeated = name == "one_standard_error" and any(models.equals(other) for other in selected.values())
+        if not models.is_empty() and not is_repeated:
+            selected.setdefault(name, models)
     if not selected:
         notes = "".join(f" ({note})" for note in data.runs.notes)
         raise DomainwiseError(f"no runs for a page: {' or '.join(selections)} selects none of them{notes}")
