@@ -206,7 +206,7 @@ class TestSubspace:
             slopes = random(9, *SHAPE, seed=seed) * torch.arange(1.0, 10).reshape(-1, 1, 1, 1)
             offsets = attack_offsets(perturbation, slopes, DOMAIN)
             for index in range(2):
-                rows = DOMAIN == index
+                rows = index == DOMAIN
                 unit = self.unit(slopes[rows])
                 expected = slopes[rows].flatten(1) @ self.leading(unit, count)
                 torch.testing.assert_close(offsets[rows], 0.5 * expected / expected.norm(dim=1, keepdim=True))
@@ -259,7 +259,7 @@ class TestSubspace:
         offsets = (perturbation.attack(x, DOMAIN, wavy_loss(random(9, *SHAPE, seed=1)), steps=4) - x).flatten(1)
         for index in range(2):
             basis = self.leading(perturbation.directions[index].flatten(1), 2)
-            torch.testing.assert_close(offsets[DOMAIN == index] @ basis, offsets[DOMAIN == index])
+            torch.testing.assert_close(offsets[index == DOMAIN] @ basis, offsets[index == DOMAIN])
 
     def test_rounding_errors_are_no_directions(self) -> None:
         perturbation = multiple("subspace", 5, num_domains=1).float()
