@@ -6,6 +6,7 @@ equally. If a forward pass costs 1, a full backward pass 2 and a backward pass t
 
     python benchmarks/step_cost.py
     python benchmarks/step_cost.py --rounds 20 --image-size 64 --batch-size 16
+    python benchmarks/step_cost.py --rounds 2 --image-size 224 --batch-size 16
 """
 
 import argparse
@@ -31,11 +32,16 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ERM": ("erm", {}),
     "UAT, two passes": ("uat", {}),
     "UAT, simultaneous": ("uat", {"schedule": "simultaneous"}),
-    "MAT, two passes": ("mat", {"count": COUNT}),
-    "MAT, simultaneous": ("mat", {"count": COUNT, "schedule": "simultaneous"}),
+    "MAT assigned, two passes": ("mat", {"count": COUNT}),
+    "MAT soft, two passes": ("mat", {"count": COUNT, "weights": "soft"}),
+    "MAT subspace, two passes": ("mat", {"count": COUNT, "weights": "subspace"}),
+    "MAT of the paper, two passes": ("mat", {"count": COUNT, "weights": "domain"}),
+    "MAT of the paper, simultaneous": ("mat", {"count": COUNT, "weights": "domain", "schedule": "simultaneous"}),
     "LDAT, two passes": ("ldat", {"rank": RANK}),
     "LDAT, simultaneous": ("ldat", {"rank": RANK, "schedule": "simultaneous"}),
+    "LDAT of the paper, two passes": ("ldat", {"rank": RANK, "solver": "factors"}),
     "AT, one step": ("at", {}),
+    "AT of rank 10, one step": ("at", {"rank": RANK}),
 }
 TEXTBOOK = "MAT, textbook loop"
 
@@ -105,7 +111,7 @@ def make_steps(image_size: int) -> tuple[dict[str, Step], dict[str, int]]:
         states[name] = _count_bytes(algorithm) + 2 * sum(p.nbytes for p in network.parameters())
     textbook = TextbookMAT(image_size)
     steps[TEXTBOOK] = textbook.update
-    states[TEXTBOOK] = states["MAT, two passes"]
+    states[TEXTBOOK] = states["MAT of the paper, two passes"]
     return steps, states
 
 
