@@ -162,7 +162,7 @@ def _build_shift(plan: RecipePlan) -> RecipeResult:
         return RecipeResult(plan.recipe, notes=("no finished runs",))
     return RecipeResult(
         plan.recipe,
-        (tabulate_shifts(summaries, plan.recipe.about),),
+        (tabulate_shifts(summaries, plan.recipe.about, plan.row_plans[0].selection),),
         {plan.recipe.key: plot_shifts(summaries, plan.recipe.about)},
     )
 

@@ -37,7 +37,7 @@ class ShiftSummary:
         loss: training loss since the record before the last.
         holdout: accuracy on the training domains' holdouts.
         accuracy: accuracy on the main part of each test domain, by the norm of its shift.
-        is_selected: selected by training-domain validation among the rows of its method.
+        is_selected: selected by the recipe's rule among the rows of its method.
     """
 
     row: Row
@@ -65,7 +65,7 @@ def summarize_shifts(plan: RecipePlan) -> list[ShiftSummary]:
         own = {"row": pl.lit(row.name), "algorithm": pl.lit(row.method), "draw": pl.lit(-index, pl.Int64)}
         frames.append(last.with_columns(**own))
     frame = pl.concat(frames)
-    selected = set(SELECTIONS["training_domain"](_average_over_trials(frame))["draw"])
+    selected = set(SELECTIONS[plan.row_plans[0].selection](_average_over_trials(frame))["draw"])
     means = aggregate_means(frame, ["row", "test_domain"], "main")
     return [
         ShiftSummary(
@@ -86,11 +86,16 @@ def summarize_shifts(plan: RecipePlan) -> list[ShiftSummary]:
 def _average_over_trials(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame as if all trials were one, so that one row per method is selected for all of them."""
     by = ["dataset", "algorithm", "test_domain", "draw"]
-    others = pl.exclude(*by, "trial", "training", "main").first()
-    return frame.group_by(by, maintain_order=True).agg(others, pl.col("trial").min(), pl.col("training", "main").mean())
+    averaged = ("training", "main", "training_error")
+    return frame.group_by(by, maintain_order=True).agg(
+        pl.exclude(*by, "trial", *averaged).first(),
+        pl.col("trial").min(),
+        pl.col("training", "main").mean(),
+        training_error=pl.col("training_error").pow(2).sum().sqrt() / pl.len(),
+    )
 
 
-def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str) -> TextTable:
+def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str, selection: str) -> TextTable:
     """Return a table of loss, holdout accuracy and accuracy per shift, one row per method and radius."""
     shifts = list(summaries[0].accuracy)
     header = ("method", "radius", "loss", "holdout", *(f"shift {shift:g}" for shift in shifts))
@@ -104,7 +109,7 @@ def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str) -> TextTable:
         )
         for each in summaries
     ]
-    note = "* selected by training-domain validation among its method's radii (the smaller one on a tie)"
+    note = f"* selected by {selection} among its method's radii"
     return TextTable(title, header, tuple(rows), len(header) - 1, (note,))
 
 
