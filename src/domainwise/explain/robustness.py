@@ -23,7 +23,7 @@ from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
 from domainwise.selection.statistics import aggregate_means
 from domainwise.storage.run_folder import RunFolder, Which
-from domainwise.training.evaluation import AttackKind, build_attack, count_correct
+from domainwise.training.evaluation import AttackKind, build_attack, count_correct, resolve_radius
 from domainwise.training.loading import OpenRun
 
 ATTACK_KINDS: tuple[AttackKind, ...] = get_args(AttackKind)
@@ -140,7 +140,7 @@ def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
         schema={"run": pl.String, "epsilon": pl.Float64},
         orient="row",
     )
-    frame = runs.frame.with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
+    frame = runs.frame.drop("epsilon").with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
     if frame.is_empty():
         raise DomainwiseError(f"no finished runs in {', '.join(map(str, paths))}")
     if frame["dataset"].n_unique() > 1:
@@ -162,8 +162,9 @@ def _is_ours(run: str) -> bool:
 
 
 def _read_epsilon(run: str) -> float | None:
-    epsilon = RunFolder(run).read_config()["config"].get("hparams", {}).get("epsilon")
-    return None if epsilon is None else float(epsilon)
+    stored = RunFolder(run).read_config()
+    epsilon = stored["config"].get("hparams", {}).get("epsilon")
+    return None if epsilon is None else resolve_radius(epsilon, stored["data"].get("input_shape", ()))
 
 
 def _append_average(frame: pl.DataFrame) -> pl.DataFrame:

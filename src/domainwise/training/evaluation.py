@@ -30,6 +30,8 @@ Attack = Callable[[Tensor, Tensor], Tensor]
 _REACH = 2.5
 # The attack of a record, on each training domain: as much work as 20 updates of ERM with 32 images per domain.
 _RECORD_STEPS, _RECORD_BATCH, _RECORD_SEED = 20, 32, 0
+# What it costs in evaluated images: a forward and a backward pass take as long as three forward passes.
+RECORD_ATTACK_COST = 3 * _RECORD_STEPS * _RECORD_BATCH
 
 
 def evaluate(
@@ -132,18 +134,24 @@ def build_attack(
     return lambda x, y: perturbation.attack(x, 0, _loss(model, y), steps)
 
 
+def resolve_radius(radius: float | str, shape: Sequence[int]) -> float:
+    """Return a radius as an l2 norm over images of a shape; one in `rms` is a root mean square per pixel."""
+    number, unit = split_radius(radius)
+    return number * math.sqrt(math.prod(shape)) if unit == "rms" else number
+
+
 def _fit_record_attack(
     algorithm: Algorithm, domain: Domain, main: Tensor, radius: float | str, device: torch.device
 ) -> Attack:
     """Return the domain-wise attack of a record. Every rank fits the same perturbation on the same images."""
     shape = tuple(domain.images.shape[1:])
-    number, unit = split_radius(radius)
-    number *= math.sqrt(math.prod(shape)) if unit == "rms" else 1.0
     chosen = main[: _RECORD_STEPS * _RECORD_BATCH].split(_RECORD_BATCH)
     batches = chain.from_iterable(iterate_batches(domain, indices, device) for indices in chosen)
     with eval_mode(algorithm):
         return build_attack(
-            algorithm.network, shape, "domain", number, _RECORD_STEPS, _RECORD_SEED, device, fit_batches=batches
+            *(algorithm.network, shape, "domain", resolve_radius(radius, shape)),
+            *(_RECORD_STEPS, _RECORD_SEED, device),
+            fit_batches=batches,
         )
 
 
