@@ -42,6 +42,7 @@ def batch_norm_network(input_shape: tuple[int, ...], num_classes: int, dropout: 
 
 EXACT: dict[str, dict[str, Any]] = {
     "erm": {"algorithm": "erm"},
+    "erm attacked": {"algorithm": "erm", "attack_radius": 0.5},
     "erm with augmentation": {"algorithm": "erm", "augment": True},
     "at": {"algorithm": "at", "hparams": {"start": "zero"}},
     "uat released": {"algorithm": "uat", "hparams": {"variant": "released"}},

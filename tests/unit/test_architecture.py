@@ -10,9 +10,9 @@ import domainwise
 ROOT = Path(domainwise.__file__).parent
 # Each part may import itself and what stands before it.
 LAYERS = (
+    "lazy",
     "perturbations",
     "errors",
-    "lazy",
     "seeds",
     "hparams",
     "networks",

@@ -14,7 +14,7 @@ from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.perturbations import Perturbation
-from domainwise.perturbations.base import parse_radius
+from domainwise.perturbations.radius import parse_radius
 
 Model = Callable[[Tensor], Tensor]
 

@@ -19,7 +19,7 @@ from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
-from domainwise.perturbations.base import parse_radius
+from domainwise.perturbations.radius import parse_radius
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
 from domainwise.selection.statistics import aggregate_means
@@ -141,7 +141,7 @@ def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:
         schema={"run": pl.String, "epsilon": pl.Float64},
         orient="row",
     )
-    frame = runs.frame.with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
+    frame = runs.frame.drop("epsilon").with_columns(method="algorithm").join(epsilons, on="run", maintain_order="left")
     if frame.is_empty():
         raise DomainwiseError(f"no finished runs in {', '.join(map(str, paths))}")
     if frame["dataset"].n_unique() > 1:
@@ -164,11 +164,8 @@ def _is_ours(run: str) -> bool:
 
 def _read_epsilon(run: str) -> float | None:
     stored = RunFolder(run).read_config()
-    hparams = stored["config"].get("hparams", {})
-    epsilon = hparams.get("epsilon")
-    if isinstance(epsilon, str):
-        return parse_radius(epsilon, stored["data"]["input_shape"], hparams["norm"])
-    return None if epsilon is None else float(epsilon)
+    epsilon = stored["config"].get("hparams", {}).get("epsilon")
+    return None if epsilon is None else parse_radius(epsilon, stored["data"].get("input_shape", ()))
 
 
 def _append_average(frame: pl.DataFrame) -> pl.DataFrame:

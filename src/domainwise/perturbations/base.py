@@ -4,7 +4,6 @@ Subclasses say which tensors ascend, how these become one offset per sample, and
 """
 
 import math
-import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from domainwise.perturbations.distributed import mean_over_ranks
+from domainwise.perturbations.radius import parse_radius
 
 Norm = Literal["l2", "linf"]
 Ascent = Literal["normalized", "gradient", "sign"]
@@ -458,30 +458,6 @@ def preserve_buffers() -> Iterator[None]:
 def check_choice(name: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}")
-
-
-def parse_radius(value: float | str, shape: Sequence[int], norm: Norm) -> float:
-    """Return a radius as a number in the units of the norm.
-
-    The meaning of an l2 radius depends on the image size: 0.5 is a root mean square of 2.3/255 per pixel on a 3 x 32 x
-    32 image, and 0.3/255 on a 3 x 224 x 224 image. A radius given as `"2/255 rms"` means the same on both.
-
-    Args:
-        value: A number, or a string: `"0.5"`, `"8/255"`, or either followed by `rms` for a root mean square per pixel
-            and channel (l2 only).
-        shape: Shape of one input.
-    """
-    if not isinstance(value, str):
-        return float(check_nonnegative("epsilon", value))
-    match = re.fullmatch(r"\s*([\d.eE+-]+)\s*(?:/\s*([\d.]+))?\s*(rms)?\s*", value)
-    try:
-        if match is None or (match[3] and norm != "l2"):
-            raise ValueError
-        radius = float(match[1]) / float(match[2] or 1)
-    except (ValueError, ZeroDivisionError):
-        units = ", optionally followed by 'rms'" if norm == "l2" else ""
-        raise ValueError(f"epsilon must be a number or a fraction{units}, got {value!r}") from None
-    return float(check_nonnegative("epsilon", radius * math.sqrt(math.prod(shape)) if match[3] else radius))
 
 
 def check_nonnegative(name: str, value: float) -> float:

@@ -5,10 +5,10 @@ from typing import Any
 
 import polars as pl
 
+from domainwise.perturbations.radius import split_radius
 from domainwise.selection.score import (
     attacked_score,
     dataset_label,
-    split_radius,
     training_error,
     training_score,
     validation_score,
@@ -100,7 +100,7 @@ def _parse_float(value: float | None) -> float | None:
 def _parse_radius(value: float | str | None) -> tuple[float | None, str | None]:
     try:
         return (None, None) if value is None else split_radius(value)
-    except (TypeError, ValueError):  # the epsilon of someone's own method may be anything
+    except ValueError:  # the epsilon of someone's own method may be anything
         return None, None
 
 

@@ -1,7 +1,6 @@
 """Scores and labels of a single record. Imports no polars, so that training does not wait for it."""
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -48,21 +47,6 @@ def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ())
     sizes = np.asarray(holdout_sizes)
     rates = (accuracies * sizes + 1) / (sizes + 2)
     return float(np.sqrt(np.sum(rates * (1 - rates) / sizes)) / len(values))
-
-
-def split_radius(value: float | str) -> tuple[float, str]:
-    """Split a radius into its number and its unit: `0.5` has none, that of `"2/255 rms"` is `rms`.
-
-    Raises:
-        ValueError: there is no number.
-    """
-    if not isinstance(value, str):
-        return float(value), ""
-    number, _, unit = value.strip().partition(" ")
-    try:
-        return float(Fraction(number)), unit.strip()
-    except ZeroDivisionError as error:
-        raise ValueError(f"{value!r} is not a number") from error
 
 
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:

@@ -12,7 +12,7 @@ from domainwise.data import Dataset, Domain
 from domainwise.data.dataset import assign_roles, split_domains
 from domainwise.sweeps.engine import available_cpus
 from domainwise.training import RunConfig, train
-from domainwise.training.evaluation import select_parts
+from domainwise.training.evaluation import RECORD_ATTACK_COST, select_parts
 from domainwise.training.registry import DatasetCache, resolve_config
 
 _STEPS = 4
@@ -115,7 +115,10 @@ def _subsample_domain(domain: Domain, limit: int) -> Domain:
 
 
 def _count_evaluated(config: RunConfig, dataset: Dataset) -> int:
-    """Return the number of images that a record evaluates."""
+    """Return the number of images that a record evaluates, with the cost of its attack in images."""
     roles = assign_roles(dataset, config.train_domains, config.test_domains)
     splits = split_domains(dataset, config.trial_seed)
-    return sum(map(len, select_parts(dataset, splits, roles, config.evaluate).values()))
+    count = sum(map(len, select_parts(dataset, splits, roles, config.evaluate).values()))
+    if config.attack_radius is None:
+        return count
+    return count + sum(RECORD_ATTACK_COST + len(splits[name].holdout) for name in roles.train)

@@ -5,15 +5,14 @@ sweep` and the table in docs/training.md are generated from the fields. Imports 
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.perturbations.radius import split_radius
 from domainwise.seeds import seed_hash
-from domainwise.selection.score import split_radius
 
 if TYPE_CHECKING:
     from domainwise.algorithms import Algorithm
@@ -218,11 +217,9 @@ def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
 def check_radius(name: str, value: Any) -> None:
     """Raise an error unless the value is a radius: a number, or a string such as `2/255 rms`."""
     try:
-        number, unit = split_radius(value)
-    except (TypeError, ValueError):
-        number, unit = math.nan, ""
-    if isinstance(value, bool) or unit not in ("", "rms") or not 0 <= number < math.inf:
-        raise DomainwiseError(f"{name} must be a number of at least 0, such as 0.5 or '2/255 rms', got {value!r}")
+        split_radius(value, name)
+    except ValueError as error:
+        raise DomainwiseError(str(error)) from None
 
 
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:

@@ -4,7 +4,6 @@ Both attacks ascend the cross-entropy inside an l2 ball, from a random start, in
 they can cross the ball; images stay in [0, 1].
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, cycle, islice
 from typing import Literal
@@ -19,7 +18,7 @@ from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Roles, Split
 from domainwise.perturbations import SampleWisePerturbation, UniversalPerturbation
-from domainwise.selection.score import split_radius
+from domainwise.perturbations.radius import parse_radius
 from domainwise.training.config import Evaluate
 from domainwise.training.distributed import World
 
@@ -30,6 +29,8 @@ Attack = Callable[[Tensor, Tensor], Tensor]
 _REACH = 2.5
 # The attack of a record, on each training domain: as much work as 20 updates of ERM with 32 images per domain.
 _RECORD_STEPS, _RECORD_BATCH, _RECORD_SEED = 20, 32, 0
+# What it costs in evaluated images: a forward and a backward pass take as long as three forward passes.
+RECORD_ATTACK_COST = 3 * _RECORD_STEPS * _RECORD_BATCH
 
 
 def evaluate(
@@ -137,13 +138,13 @@ def _fit_record_attack(
 ) -> Attack:
     """Return the domain-wise attack of a record. Every rank fits the same perturbation on the same images."""
     shape = tuple(domain.images.shape[1:])
-    number, unit = split_radius(radius)
-    number *= math.sqrt(math.prod(shape)) if unit == "rms" else 1.0
     chosen = main[: _RECORD_STEPS * _RECORD_BATCH].split(_RECORD_BATCH)
     batches = chain.from_iterable(iterate_batches(domain, indices, device) for indices in chosen)
     with eval_mode(algorithm):
         return build_attack(
-            algorithm.network, shape, "domain", number, _RECORD_STEPS, _RECORD_SEED, device, fit_batches=batches
+            *(algorithm.network, shape, "domain", parse_radius(radius, shape)),
+            *(_RECORD_STEPS, _RECORD_SEED, device),
+            fit_batches=batches,
         )
 
 

@@ -227,6 +227,14 @@ def test_each_sampled_epsilon_is_a_point(tmp_path: Path) -> None:
     ]
 
 
+def test_an_epsilon_per_pixel_is_converted_to_its_norm(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "mat", "mat", "sketch", hparams={"epsilon": "51/255 rms"})
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["input_shape"] = [3, 4, 4]
+    (run / "config.json").write_text(json.dumps(config))
+    assert read_accuracy_by_epsilon([tmp_path])["epsilon"].to_list() == [pytest.approx(0.2 * 48**0.5)]
+
+
 def test_the_earliest_record_with_the_highest_holdout_is_selected(tmp_path: Path) -> None:
     write_mat(tmp_path / "run", 0.1, 0.4)
     records = tmp_path / "run" / "records.jsonl"

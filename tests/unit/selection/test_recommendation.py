@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from domainwise.errors import DomainwiseError
 from domainwise.selection import recommend
 from domainwise.selection.recommendation import Recommendation
+from domainwise.storage.run_folder import write_json_lines
 from domainwise.storage.sweep_folder import SweepFolder
-from run_folders import write_run
+from run_folders import DOMAINS, write_run
 
 RADII = (0.1, 0.5, 2.0)
 
@@ -83,6 +85,34 @@ def test_a_single_run_has_the_error_of_its_holdouts(tmp_path: Path) -> None:
     rate = 91 / 102
     assert result.points[0].scores["training_domain"].error == pytest.approx((rate * (1 - rate) / 200) ** 0.5)
     assert result.reason.endswith(", 90.0 ± 2.2")
+
+
+def test_leave_one_out_and_attacked_holdouts_if_they_were_measured(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, dict.fromkeys(DOMAINS, (0.9, 0.8, 0.7)))
+    for draw, epsilon in enumerate(RADII):
+        for pair in combinations(DOMAINS, 2):
+            run = write_run(sweep / f"{pair}-{draw}", "uat", pair[0], draw=draw, hparams={"epsilon": epsilon})
+            # On domains that were left out, the middle radius is best.
+            change_records(run, test_domains=pair, parts={name: {"main": (0.3, 0.6, 0.4)[draw]} for name in pair})
+    for draw, attacked in enumerate((0.1, 0.2, 0.5)):
+        for domain in DOMAINS:
+            change_records(sweep / f"{domain}-{draw}", parts={name: {"attacked": attacked} for name in DOMAINS})
+    result = only(recommend(sweep))
+    assert [list(point.picks) for point in result.points] == [
+        *(["training_domain", "one_standard_error"], ["leave_one_out"], ["attacked_holdout"])
+    ]
+    assert [point.scores["leave_one_out"].mean for point in result.points] == pytest.approx([0.3, 0.6, 0.4])
+    assert [point.scores["attacked_holdout"].mean for point in result.points] == pytest.approx([0.1, 0.2, 0.5])
+
+
+def change_records(run: Path, parts: Mapping[str, Mapping[str, float]], **changes: Any) -> None:
+    """Add accuracies on parts of domains, and change other entries."""
+    records = [json.loads(line) | changes for line in (run / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        record["train_domains"] = [name for name in DOMAINS if name not in record["test_domains"]]
+        for name, values in parts.items():
+            record["accuracy"][name] |= values
+    write_json_lines(run / "records.jsonl", records)
 
 
 def test_the_test_domain_does_not_matter(tmp_path: Path) -> None:

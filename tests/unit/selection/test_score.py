@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from domainwise.selection.score import selection_score, split_radius, training_error
+from domainwise.selection.score import selection_score, training_error
 
 
 def make_record(validation_domains: tuple[str, ...], **accuracy: dict[str, float]) -> dict[str, Any]:
@@ -45,17 +45,3 @@ def test_without_sizes_training_error_is_that_of_the_mean_over_domains() -> None
     assert training_error(one_domain) is None
     assert training_error(one_domain, [24]) == pytest.approx((15.4 * 10.6) ** 0.5 / 26 / 24**0.5)
     assert training_error(make_record((), a={"holdout": 0.6}, b={"main": 0.8}), [5, 5]) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.5, (0.5, "")), (2, (2.0, "")), ("0.5", (0.5, "")), ("51/255", (0.2, "")), (" 51/255  rms ", (0.2, "rms"))],
-)
-def test_a_radius_has_a_number_and_a_unit(value: float | str, expected: tuple[float, str]) -> None:
-    assert split_radius(value) == expected
-
-
-@pytest.mark.parametrize("value", ["", "rms", "2/0 rms", "two"])
-def test_a_radius_without_a_number_is_an_error(value: str) -> None:
-    with pytest.raises(ValueError, match=r"Fraction|not a number"):
-        split_radius(value)

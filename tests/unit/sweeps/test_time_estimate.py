@@ -73,3 +73,12 @@ def test_a_record_scales_with_the_images_it_evaluates() -> None:
         for count in (100, 200)
     )
     assert large == 2 * small
+
+
+def test_an_attack_costs_the_same_on_more_images() -> None:
+    config, attacked = RunConfig("silhouettes", "erm"), RunConfig("silhouettes", "erm", attack_radius=0.5)
+    for count in (100, 200):
+        dataset = silhouettes(0, train_count=count, test_count=count)
+        extra = time_estimate._count_evaluated(attacked, dataset) - time_estimate._count_evaluated(config, dataset)
+        # 20 steps on 32 images, each worth three, and a fifth of the images: in both training domains.
+        assert extra == 2 * (20 * 32 * 3 + count // 5)
