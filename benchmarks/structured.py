@@ -72,20 +72,20 @@ class Setup:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-_PHOTO_RADII = ("0.15/255 rms", "0.5/255 rms", "1/255 rms")
+_PHOTO_RADII = ("0.25/255 rms", "1/255 rms")
 SETUPS = {
     "silhouettes": Setup("small_cnn", 700, 64, 1e-3, (0.1, 0.5, 1.0, 2.0), 0.5, "shift_12"),
     "silhouettes_spurious": Setup("small_cnn", 700, 64, 1e-3, (0.5,), 0.5),
-    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "0.5/255 rms", options={"image_size": 64}),
-    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "0.5/255 rms", options={"image_size": 64}),
+    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "1/255 rms", options={"image_size": 64}),
+    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "1/255 rms", options={"image_size": 64}),
 }
 FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
     "AT": ("at", {}),
-    "AT of rank 3": ("at", {"rank": 3}),
     "UAT": ("uat", {}),
-    "MAT": ("mat", {}),
+    "MAT": ("mat", {"weights": "assigned", "count": 10}),
     "LDAT": ("ldat", {"rank": 5}),
 }
+LOW_RANK_AT = ("AT of rank 3", "at", {"rank": 3})
 # As in the first version of this library.
 FORMER: dict[str, tuple[str, dict[str, Any]]] = {
     "AT, no warm-up": ("at", {"warmup": 0.0}),
@@ -93,37 +93,39 @@ FORMER: dict[str, tuple[str, dict[str, Any]]] = {
     "MAT of the paper": ("mat", {"weights": "domain", "warmup": 0.0, "step_size": 0.5}),
     "LDAT of the paper": ("ldat", {"solver": "factors", "rank": 5, "warmup": 0.0, "step_size": 0.5}),
 }
-COUNTS = (1, 2, 5, 10, 30)
+COUNTS = (1, 3, 10, 30)
+WEIGHTS = ("assigned", "subspace")
 ATTACK_RADII = ("1/255 rms", "2/255 rms")
 
 
-def list_arms(dataset: str, is_short: bool) -> list[Arm]:
-    """Return the arms that run on a dataset; `is_short` leaves out variations."""
+def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
+    """Return the arms that run on a dataset: each method at each radius, then variations at one radius."""
     setup = SETUPS[dataset]
+    is_synthetic = dataset.startswith("silhouettes")
+    at_radius = {"epsilon": setup.radius}
     arms = [Arm("ERM", "erm")]
-    if dataset.startswith("silhouettes"):
+    if is_synthetic:
         arms.append(Arm("ERM, augmented", "erm", is_augmented=True))
     arms += [
         Arm(f"{label}, {radius}", algorithm, {**hparams, "epsilon": radius})
         for radius in setup.radii
         for label, (algorithm, hparams) in FAMILY.items()
     ]
-    if not dataset.startswith("silhouettes"):
+    label, algorithm, hparams = LOW_RANK_AT
+    arms.append(Arm(f"{label}, {setup.radius}", algorithm, {**hparams, **at_radius}))
+    if is_synthetic:
+        arms += [Arm(f"{name}, {setup.radius}", each, {**own, **at_radius}) for name, (each, own) in FORMER.items()]
+    if not has_variations or dataset != "silhouettes":
         return arms
-    at_radius = {"epsilon": setup.radius}
-    arms += [Arm(label, algorithm, {**hparams, **at_radius}) for label, (algorithm, hparams) in FORMER.items()]
-    if is_short or dataset != "silhouettes":
-        return arms
-    arms += [Arm("MAT soft", "mat", {"weights": "soft", **at_radius})]
-    arms += [Arm("MAT, one mix per domain", "mat", {"weights": "domain", **at_radius})]
     arms += [
         Arm(f"MAT {weights}, k {count}", "mat", {"weights": weights, "count": count, **at_radius})
         for count in COUNTS
-        for weights in ("assigned", "subspace")
+        for weights in WEIGHTS
     ]
+    arms += [Arm("MAT soft", "mat", {"weights": "soft", **at_radius})]
+    arms += [Arm("MAT, one mix per domain", "mat", {"weights": "domain", **at_radius})]
     arms += [
-        Arm(f"{label}, augmented", algorithm, {**hparams, **at_radius}, is_augmented=True)
-        for label, (algorithm, hparams) in FAMILY.items()
+        Arm(f"{name}, augmented", each, {**own, **at_radius}, is_augmented=True) for name, (each, own) in FAMILY.items()
     ]
     return arms
 
@@ -259,7 +261,7 @@ def measure_components(algorithm: Algorithm, parts: Sequence[tuple[Domain, Tenso
 
 
 def run(options: argparse.Namespace) -> None:
-    arms = {arm.key: arm for arm in reversed(list_arms(options.dataset, options.short))}
+    arms = {arm.key: arm for arm in reversed(list_arms(options.dataset, has_variations=not options.short))}
     targets: list[tuple[str, ...]] = [(each,) for each in options.test_domain] or [()]
     # Seed by seed, so that an interrupted study is a complete one of fewer seeds.
     tasks = [
@@ -326,7 +328,7 @@ def tabulate_arms(dataset: str, records: Sequence[Record]) -> str:
     domains = list(records[0]["test"]) if SETUPS[dataset].stress else ["test"]
     erm = find_runs(records, Arm("ERM", "erm"))
     rows = []
-    for arm in list_arms(dataset, is_short=False):
+    for arm in list_arms(dataset):
         runs = find_runs(records, arm)
         if not runs:
             continue
@@ -360,7 +362,7 @@ def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
     rows = []
     for count in COUNTS:
         row = [str(count)]
-        for weights in ("assigned", "subspace"):
+        for weights in WEIGHTS:
             arm = Arm("", "mat", {"weights": weights, "count": count, "epsilon": radius})
             runs = list(find_runs(records, arm).values())
             if not runs:
@@ -371,7 +373,7 @@ def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
                 f"{statistics.fmean(record['effective_rank'] for record in runs):.1f}",
             ]
         rows.append(row)
-    names = [f"{weights}: {what}" for weights in ("assigned", "subspace") for what in ("accuracy", "cosine", "rank")]
+    names = [f"{weights}: {what}" for weights in WEIGHTS for what in ("accuracy", "cosine", "rank")]
     return format_markdown_table(("k", *names), rows)
 
 
@@ -449,7 +451,7 @@ def plot_study(records: Sequence[Record], file: Path) -> None:
     for label, (algorithm, hparams) in FAMILY.items():
         points = [summarize(Arm("", algorithm, {**hparams, "epsilon": radius})) for radius in setup.radii]
         left.errorbar(setup.radii, *zip(*points, strict=True), marker="o", capsize=3, label=label)
-    for weights in ("assigned", "subspace"):
+    for weights in WEIGHTS:
         points = [
             summarize(Arm("", "mat", {"weights": weights, "count": count, "epsilon": setup.radius})) for count in COUNTS
         ]
