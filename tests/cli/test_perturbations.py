@@ -11,7 +11,11 @@ from PIL import Image
 from domainwise.training import RunConfig, train
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0]}
-METHODS: dict[str, dict[str, Any]] = {"mat": {"count": 3}, "ldat": {"rank": 4}, "at": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "mat": {"count": 3, "weights": "domain"},
+    "ldat": {"rank": 4},
+    "at": {},
+}
 
 
 @pytest.fixture(scope="module")

@@ -86,9 +86,20 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--algorithm", "matt"], "unknown algorithm 'matt'; did you mean 'mat'?"),
         (["--network", "small_cn"], "did you mean 'small_cnn'?"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
-        (["-H", "epsilon=big"], "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got 'big'"),
+        (
+            ["-H", "epsilon=big"],
+            "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got 'big'",
+        ),
+        (["-H", "epsilon=2/0 rms"], "hyperparameter epsilon must be a number of at least 0"),
+        (
+            ["-H", "epsilon=2/255 rms", "-H", "norm=linf"],
+            "must be a number without unit for norm='linf', got '2/255 rms'",
+        ),
         (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),
-        (["-H", "epsilon=-1"], "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got -1.0"),
+        (
+            ["-H", "epsilon=-1"],
+            "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got -1.0",
+        ),
         (["-H", "clean_weight=-1"], "clean_weight must be at least 0, got -1.0"),
         (["--algorithm", "irm", "-H", "penalty_weight=-1"], "penalty_weight must be at least 0, got -1.0"),
         (["--algorithm", "mixup", "-H", "alpha=0"], "alpha must be greater than 0, got 0.0"),

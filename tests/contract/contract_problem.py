@@ -12,7 +12,14 @@ from domainwise.networks import Network
 
 SHAPE = (3, 12, 12)
 FAMILY = ["at", "uat", "mat", "ldat"]
-KEPT = ["uat", "mat", "ldat"]
+# Settings with which a perturbation is kept per domain, as simultaneous training needs it.
+PER_DOMAIN = [
+    ("uat", {}),
+    ("mat", {"weights": "domain"}),
+    ("ldat", {"solver": "projected"}),
+    ("ldat", {"solver": "factors"}),
+]
+BY_GRADIENT = [("mat", {"weights": weights}) for weights in ("assigned", "soft", "subspace")]
 NEEDS_TWO = ["vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask"]
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -5,7 +5,15 @@ import io
 
 import pytest
 import torch
-from contract_problem import assert_same_state, fresh, plain_network, random_batches, random_network
+from contract_problem import (
+    BY_GRADIENT,
+    PER_DOMAIN,
+    assert_same_state,
+    fresh,
+    plain_network,
+    random_batches,
+    random_network,
+)
 from torch.optim import Optimizer
 
 from domainwise.algorithms import ALGORITHMS
@@ -20,7 +28,16 @@ EVENTFUL = {
     "mtl": {"ema": 0.5},
     "mldg": {"meta_test_domains": 1},
 }
-CASES = [*((name, EVENTFUL.get(name, {})) for name in ALGORITHMS), ("mat", {"weights": "sample"})]
+# A warm-up that ends with the third update, or third domain.
+WARM = {"num_steps": 6, "warmup": 0.5}
+CASES = [
+    *((name, EVENTFUL.get(name, {})) for name in ALGORITHMS),
+    ("mat", {"weights": "sample"}),
+    *((name, {**hparams, **WARM}) for name, hparams in (*PER_DOMAIN, *BY_GRADIENT)),
+    ("at", {"rank": 2, **WARM}),
+    ("uat", {"order": "sequential", **WARM}),
+    ("ldat", {"schedule": "simultaneous", **WARM}),
+]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -7,13 +7,19 @@ import sys
 
 import torch
 import torch.distributed as dist
-from sharded_attacks import CASES, ascend, attack
+from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, ascend, attack
+
+from domainwise.perturbations.distributed import gather_over_ranks
 
 if __name__ == "__main__":
     rank, rendezvous, output = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-    shard = slice(rank, None, 2)
-    states = {f"{name} {use.__name__}": use(CASES[name](), shard) for name in CASES for use in (attack, ascend)}
+    states = {f"{name} attack": attack(CASES[name](), EVEN[rank]) for name in CASES}
+    states |= {f"{name} ascend": ascend(CASES[name](), EVEN[rank]) for name in ONE_PASS}
+    states["subspace uneven"] = attack(CASES["subspace"](), UNEVEN[rank])
+    for counts in ((3, 3), (1, 4), (2, 0), (0, 0)):
+        rows = torch.arange(2 * counts[rank]).reshape(-1, 2) + 100 * rank
+        states[f"rows {counts}"] = {"float": gather_over_ranks(rows.float()), "int": gather_over_ranks(rows)}
     torch.save(states, output)
     dist.destroy_process_group()

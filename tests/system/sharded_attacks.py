@@ -11,17 +11,29 @@ from domainwise import LowRankPerturbation, MultiplePerturbation, Perturbation, 
 SHAPE = (3, 6, 6)
 CASES: dict[str, Callable[[], Perturbation]] = {
     "universal": lambda: _build(UniversalPerturbation),
-    "multiple": lambda: _build(MultiplePerturbation, count=3, weight_step_size=5.0, ascent="gradient"),
-    "low-rank": lambda: _build(LowRankPerturbation, rank=2),
+    "multiple": lambda: _build(
+        MultiplePerturbation, weights="domain", count=3, weight_step_size=5.0, ascent="gradient"
+    ),
+    "low-rank factors": lambda: _build(LowRankPerturbation, rank=2, solver="factors"),
+    "low-rank projected": lambda: _build(LowRankPerturbation, rank=2, solver="projected", warmup_steps=3),
+    "assigned": lambda: _build(MultiplePerturbation, weights="assigned", count=3, warmup_steps=3),
+    "soft": lambda: _build(MultiplePerturbation, weights="soft", count=3),
+    "subspace": lambda: _build(MultiplePerturbation, weights="subspace", count=3),
 }
+ONE_PASS = ["universal", "multiple", "low-rank factors", "low-rank projected"]
+# Each rank has every other sample, or the second has only the last three.
+EVEN = (slice(0, None, 2), slice(1, None, 2))
+UNEVEN = (slice(0, 13), slice(13, None))
 
 
 def attack(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
-    """Return the state after two attacks on this part of the batch."""
+    """Return the state, and the perturbed batch, after three attacks on this part of the batch."""
     x, y, domain, model = _make_problem()
-    for _ in range(2):
-        perturbation.attack(x[part], domain[part], lambda x: F.cross_entropy(model(x), y[part], reduction="none"))
-    return {name: tensor.detach() for name, tensor in perturbation.named_parameters()}
+    for _ in range(3):
+        perturbed = perturbation.attack(
+            x[part], domain[part], lambda x: F.cross_entropy(model(x), y[part], reduction="none")
+        )
+    return {**state_of(perturbation), "perturbed": perturbed}
 
 
 def ascend(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
@@ -30,7 +42,16 @@ def ascend(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
     for _ in range(2):
         F.cross_entropy(model(perturbation(x[part], domain[part])), y[part]).backward()
         perturbation.ascend_()
-    return {name: tensor.detach() for name, tensor in perturbation.named_parameters()}
+    return state_of(perturbation)
+
+
+def state_of(perturbation: Perturbation) -> dict[str, Tensor]:
+    state = {name: tensor.clone() for name, tensor in perturbation.state_dict().items() if name != "_extra_state"}
+    if "directions" in state:
+        # Singular vectors have no sign of their own.
+        directions = state.pop("directions").flatten(2)
+        state["gram"] = directions.mT @ directions
+    return state
 
 
 def _make_problem() -> tuple[Tensor, Tensor, Tensor, nn.Module]:

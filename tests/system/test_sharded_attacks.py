@@ -1,27 +1,51 @@
-"""Two processes that each have half of a batch keep the same perturbation as one process with all of it."""
+"""Two processes that each have a part of a batch keep the same perturbation as one process with all of it."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
-from sharded_attacks import CASES, ascend, attack
+from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, ascend, attack, state_of
 from warm_python import WarmPython
 
 SCRIPT = Path(__file__).with_name("attack_shard.py")
 
 
-def test_two_processes_move_the_perturbation_as_one(tmp_path: Path, warm_python: WarmPython) -> None:
-    outputs = [tmp_path / f"rank{rank}.pt" for rank in range(2)]
-    processes = [
-        warm_python.start(SCRIPT, rank, tmp_path / "rendezvous", output) for rank, output in enumerate(outputs)
-    ]
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> list[dict[str, Any]]:
+    """What each of the two processes saved."""
+    folder = tmp_path_factory.mktemp("ranks")
+    outputs = [folder / f"rank{rank}.pt" for rank in range(2)]
+    processes = [warm_python.start(SCRIPT, rank, folder / "rendezvous", output) for rank, output in enumerate(outputs)]
     for process in processes:
         assert process.wait() == 0, process.err
-    first, second = (torch.load(output, weights_only=True) for output in outputs)
-    for name, build in CASES.items():
-        for use in (attack, ascend):
-            case = f"{name} {use.__name__}"
-            start = dict(build().named_parameters())
-            for key, tensor in use(build(), slice(None)).items():
-                assert torch.equal(first[case][key], second[case][key])
-                torch.testing.assert_close(first[case][key], tensor, atol=1e-6, rtol=1e-5)
-                assert not torch.equal(tensor, start[key])
+    return [torch.load(output, weights_only=True) for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [*((name, "attack") for name in CASES), *((name, "ascend") for name in ONE_PASS), ("subspace", "uneven")],
+)
+def test_two_processes_move_the_perturbation_as_one(name: str, use: str, ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank[f"{name} {use}"] for rank in ranks)
+    start = state_of(CASES[name]())
+    expected = (ascend if use == "ascend" else attack)(CASES[name](), slice(None))
+    if use != "ascend":
+        # Each sample is perturbed as in the whole batch.
+        perturbed = expected.pop("perturbed")
+        for rank, part in zip((first, second), UNEVEN if use == "uneven" else EVEN, strict=True):
+            torch.testing.assert_close(rank.pop("perturbed"), perturbed[part], atol=1e-6, rtol=1e-5)
+    assert expected.keys() == first.keys() == start.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(first[key], second[key])
+        torch.testing.assert_close(first[key], tensor, atol=1e-6, rtol=1e-5)
+        assert key == "idle" or not torch.equal(tensor, start[key])
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (1, 4), (2, 0), (0, 0)])
+def test_rows_of_all_ranks_are_gathered_in_order(counts: tuple[int, int], ranks: list[dict[str, Any]]) -> None:
+    expected = torch.cat([torch.arange(2 * count).reshape(-1, 2) + 100 * rank for rank, count in enumerate(counts)])
+    for rank in ranks:
+        gathered = rank[f"rows {counts}"]
+        assert torch.equal(gathered["int"], expected)
+        assert torch.equal(gathered["float"], expected.float())

@@ -22,10 +22,9 @@ def fresh(**given) -> AT:
         input_shape=(3, 4, 4),
         generator=torch.Generator().manual_seed(2),
         epsilon=EPSILON,
-        step_size=STEP_SIZE,
         lr=LR,
         weight_decay=WEIGHT_DECAY,
-        **given,
+        **{"step_size": STEP_SIZE, **given},
     )
 
 
@@ -170,3 +169,29 @@ def test_perturbed_images_stay_in_their_balls_and_bounds() -> None:
     assert trained_on.max() == 1
     assert (offset.flatten(1).norm(dim=1) <= EPSILON + 1e-12).all()
     assert (offset.flatten(1).norm(dim=1) > EPSILON / 2).all()
+
+
+# Six updates with a warm-up over the first three: the radius is a third, two thirds, then all of epsilon.
+@pytest.mark.parametrize("rank", [None, 1, 2])
+def test_standard_step_and_warmup_from_zero_follow_the_textbook(rank: int | None) -> None:
+    """One step from zero: the strongest perturbation of its rank to first order, of the current radius."""
+    algorithm = fresh(num_steps=6, start="zero", step_size=None, rank=rank)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    for update, share in enumerate([1 / 3, 2 / 3, 1.0, 1.0]):
+        batches = two_domains(update)
+        returned = algorithm.update(batches)
+        adversarial = []
+        for x, y in batches:
+            images = []
+            for i in range(len(x)):
+                point = x[i].clone().requires_grad_()
+                gradient = torch.autograd.grad(F.cross_entropy(network(point[None]), y[i : i + 1]), point)[0]
+                if rank is not None:
+                    u, s, v = torch.linalg.svd(gradient)
+                    gradient = (u[..., :rank] * s[..., None, :rank]) @ v[..., :rank, :]
+                images.append((x[i] + share * EPSILON * gradient / gradient.norm()).clamp(0, 1))
+            adversarial.append(torch.stack(images))
+        each = train_on(network, optimizer, adversarial, batches, by_domain=False, clean_weight=0.0)
+        assert returned == {"loss": pytest.approx(each.mean().item(), rel=1e-9)}
+        assert_same_model(algorithm, network, optimizer)

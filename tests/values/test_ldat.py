@@ -68,7 +68,9 @@ def textbook_update(network, optimizer, factors, batches, *, variant, schedule, 
 @pytest.mark.parametrize("clean_weight", [0.0, 1.0])
 @pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
 @pytest.mark.parametrize("variant", ["standard", "paper", "released"])
-def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: float, epsilon: float) -> None:
+def test_updates_of_the_factors_follow_the_textbook(
+    variant: str, schedule: str, clean_weight: float, epsilon: float
+) -> None:
     # Simultaneous training has no separate inner loss that could be capped.
     given = {"loss_cap": None} if schedule == "simultaneous" else {}
     algorithm = LDAT(
@@ -79,6 +81,7 @@ def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: 
         variant=variant,
         schedule=schedule,
         clean_weight=clean_weight,
+        solver="factors",
         rank=RANK,
         epsilon=epsilon,
         step_size=STEP_SIZE,
@@ -116,10 +119,71 @@ def test_updates_follow_the_textbook(variant: str, schedule: str, clean_weight: 
             assert moments["step"] == expected_moments["step"]
 
 
-def test_the_rank_of_every_channel_stays_low() -> None:
-    algorithm = LDAT(linear_network(), num_domains=2, input_shape=(3, 4, 4), rank=RANK, epsilon=0.5, lr=LR)
+@pytest.mark.parametrize("solver", ["projected", "factors"])
+def test_the_rank_of_every_channel_stays_low(solver: str) -> None:
+    algorithm = LDAT(
+        linear_network(), num_domains=2, input_shape=(3, 4, 4), rank=RANK, solver=solver, epsilon=0.5, lr=LR
+    )
     for seed in range(3):
         algorithm.update(two_domains(seed))
     singular_values = torch.linalg.svdvals(algorithm.perturbation.delta().detach())
     assert (singular_values[..., RANK - 1] > 1e-3).all()
     assert (singular_values[..., RANK:] < 1e-12).all()
+
+
+def nearest_of_low_rank(image: Tensor, epsilon: float) -> Tensor:
+    """Keep the leading singular values of each channel, then scale into the ball by one norm over all channels."""
+    channels = []
+    for channel in range(3):
+        u, s, v = torch.linalg.svd(image[channel])
+        channels.append(sum(s[i] * u[:, i : i + 1] @ v[i : i + 1] for i in range(RANK)))
+    truncated = torch.stack(channels)
+    return truncated * min(1.0, epsilon / truncated.norm().item())
+
+
+# Six updates with a warm-up over the first three: the radius is a third, two thirds, then all of epsilon.
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+@pytest.mark.parametrize("schedule", ["two_pass", "simultaneous"])
+def test_standard_updates_follow_the_textbook(schedule: str, clean_weight: float) -> None:
+    algorithm = LDAT(
+        linear_network(),
+        num_domains=2,
+        input_shape=(3, 4, 4),
+        num_steps=6,
+        generator=torch.Generator().manual_seed(2),
+        schedule=schedule,
+        clean_weight=clean_weight,
+        rank=RANK,
+        epsilon=0.6,
+        lr=LR,
+        weight_decay=WEIGHT_DECAY,
+    )
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    draws = torch.Generator().manual_seed(2)
+    left, right = torch.randn(2, 3, 4, RANK, generator=draws), torch.randn(2, 3, RANK, 4, generator=draws)
+    deltas = [scaled_product(left[e], right[e], 0.2) for e in range(2)]
+    for update, radius in enumerate([0.2, 0.4, 0.6, 0.6]):
+        batches = two_domains(update)
+        returned = algorithm.update(batches)
+        moved = []
+        for e, (x, y) in enumerate(batches):
+            delta = deltas[e].clone().requires_grad_()
+            loss = F.cross_entropy(network((x + delta).clamp(0, 1)), y)
+            gradient = torch.autograd.grad(loss, delta)[0]
+            # One step of the size of the radius.
+            moved.append(nearest_of_low_rank(deltas[e] + radius * gradient / gradient.norm(), radius))
+        trained_on = moved if schedule == "two_pass" else deltas
+        each = []
+        for e, (x, y) in enumerate(batches):
+            adversarial = F.cross_entropy(network((x + trained_on[e]).clamp(0, 1)), y, reduction="none")
+            clean = F.cross_entropy(network(x), y, reduction="none")
+            each.append((adversarial + clean_weight * clean) / (1 + clean_weight))
+        optimizer.zero_grad()
+        torch.cat(each).mean().backward()
+        optimizer.step()
+        deltas = moved
+        assert returned == {"loss": pytest.approx(torch.cat(each).mean().item(), rel=1e-9)}
+        torch.testing.assert_close(algorithm.perturbation.delta().detach(), torch.stack(deltas))
+        for ours, expected in zip(algorithm.network.parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(ours, expected)

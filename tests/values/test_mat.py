@@ -74,11 +74,10 @@ def fresh(**given) -> MAT:
         generator=torch.Generator().manual_seed(2),
         count=COUNT,
         epsilon=EPSILON,
-        step_size=STEP_SIZE,
         weight_step_size=WEIGHT_STEP_SIZE,
         lr=LR,
         weight_decay=WEIGHT_DECAY,
-        **given,
+        **{"step_size": STEP_SIZE, **given},
     )
 
 
@@ -153,3 +152,53 @@ def test_updates_with_weights_per_sample_follow_the_textbook(variant: str, clean
         torch.testing.assert_close(algorithm.perturbation.deltas.detach(), torch.stack(deltas))
         assert_same_model(algorithm, network, optimizer)
     assert [name for name, _ in algorithm.perturbation.named_parameters()] == ["deltas"]
+
+
+def sample_gradients(network, x: Tensor, y: Tensor, offset: Tensor) -> list[Tensor]:
+    gradients = []
+    for i in range(len(x)):
+        point = offset.clone().requires_grad_()
+        loss = F.cross_entropy(network((x[i] + point).clamp(0, 1)[None]), y[i : i + 1])
+        gradients.append(torch.autograd.grad(loss, point)[0])
+    return gradients
+
+
+def best_of(deltas: list[Tensor], gradient: Tensor) -> int:
+    gains = [(delta * gradient).sum().item() for delta in deltas]
+    return gains.index(max(gains))
+
+
+# Six updates with a warm-up over the first three: the radius is a third, two thirds, then all of epsilon.
+@pytest.mark.parametrize("clean_weight", [0.0, 1.0])
+def test_standard_updates_follow_the_textbook(clean_weight: float) -> None:
+    """Each sample takes its best perturbation, each perturbation ascends on its own samples by the radius."""
+    algorithm = fresh(num_steps=6, clean_weight=clean_weight, step_size=None)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    start = torch.randn(2, COUNT, 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    deltas = [[EPSILON / 3 * delta / delta.norm() for delta in start[e]] for e in range(2)]
+    sizes = set()
+    for update, share in enumerate([1 / 3, 2 / 3, 1.0, 1.0]):
+        batches, radius = two_domains(update), EPSILON * share
+        returned = algorithm.update(batches)
+        each = []
+        for e, (x, y) in enumerate(batches):
+            gradients = sample_gradients(network, x, y, torch.stack(deltas[e]).mean(0))
+            owners = [best_of(deltas[e], gradient) for gradient in gradients]
+            for place in set(owners):
+                own = [gradient for gradient, owner in zip(gradients, owners, strict=True) if owner == place]
+                mean = torch.stack(own).mean(0)
+                moved = deltas[e][place] + radius * mean / mean.norm()
+                deltas[e][place] = moved * min(1.0, radius / moved.norm().item())
+            offsets = torch.stack([deltas[e][best_of(deltas[e], gradient)] for gradient in gradients])
+            adversarial = F.cross_entropy(network((x + offsets).clamp(0, 1)), y, reduction="none")
+            clean = F.cross_entropy(network(x), y, reduction="none")
+            each.append((adversarial + clean_weight * clean) / (1 + clean_weight))
+            sizes.add(len(set(owners)))
+        optimizer.zero_grad()
+        torch.cat(each).mean().backward()
+        optimizer.step()
+        assert returned == {"loss": pytest.approx(torch.cat(each).mean().item(), rel=1e-9)}
+        torch.testing.assert_close(algorithm.perturbation.deltas.detach(), torch.stack(list(map(torch.stack, deltas))))
+        assert_same_model(algorithm, network, optimizer)
+    assert max(sizes) > 1

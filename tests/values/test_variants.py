@@ -115,7 +115,7 @@ def test_direction_of_mat(variant: str, scaled_to_one: str) -> None:
 
 @pytest.mark.parametrize(("variant", "length"), [("standard", 0.5), ("paper", None), ("released", 0.5 * 0.1)])
 def test_direction_of_ldat(variant: str, length: float | None) -> None:
-    algorithm = build("ldat", variant, step_size=0.5, loss_cap=None)
+    algorithm = build("ldat", variant, step_size=0.5, loss_cap=None, solver="factors")
     left, right = (factor[0].requires_grad_() for factor in state(algorithm))
     x, y = two_domains()[0]
     algorithm.update(two_domains())
@@ -150,6 +150,40 @@ def test_direction_of_at(variant: str) -> None:
     elif variant == "released":
         gradient = gradient / gradient.norm() * STD
     torch.testing.assert_close(trained_on, x.detach() + 1e-3 * gradient, rtol=0, atol=1e-12)
+
+
+# Solver of LDAT, step size and warm-up.
+
+
+@pytest.mark.parametrize(
+    ("variant", "solver"), [("standard", "projected"), ("paper", "factors"), ("released", "factors")]
+)
+def test_solver_of_ldat(variant: str, solver: str) -> None:
+    algorithm = build("ldat", variant)
+    names = {name for name, _ in algorithm.perturbation.named_parameters()}
+    assert names == ({"deltas"} if solver == "projected" else {"left", "right"})
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    ("variant", "step_size", "warmup_steps"), [("standard", None, 10), ("paper", 0.1, 0), ("released", 0.1, 0)]
+)
+def test_step_size_and_warmup(name: str, variant: str, step_size: float | None, warmup_steps: int) -> None:
+    algorithm = ALGORITHMS[name](
+        linear_network(),
+        num_domains=2,
+        input_shape=(3, 4, 4),
+        num_steps=20,
+        variant=variant,
+        epsilon=0.7,
+        **OWN.get(name, {}),
+    )
+    assert algorithm.hparams.step_size == step_size
+    assert algorithm.perturbation.warmup_steps == warmup_steps
+    # In the released code LDAT's step is a tenth of it.
+    scale = 0.1 if (name, variant) == ("ldat", "released") else 1.0
+    expected = 0.7 / 10 if step_size is None else step_size * scale
+    assert algorithm.perturbation.step_size == pytest.approx(expected)
 
 
 # Order.
@@ -218,8 +252,9 @@ def test_inner_loss(name: str, variant: str) -> None:
     """With raw steps from zero, the step of the first domain is the gradient of the inner loss."""
     start = {"start": "zero", "steps": 1} if name == "at" else {}
     weights = {"weights": "domain"} if name == "mat" else {}
+    factors = {"step_scale": 1.0, "solver": "factors"} if name == "ldat" else {}
     wide = {"epsilon": 1e6, "step_size": 1e-3, "ascent": "gradient"}
-    algorithm = build(name, variant, **wide, **start, **weights, **({"step_scale": 1.0} if name == "ldat" else {}))
+    algorithm = build(name, variant, **wide, **start, **weights, **factors)
     if name in ("uat", "mat"):
         zero_deltas(algorithm)
     if name == "ldat":
@@ -256,7 +291,27 @@ def test_inner_loss(name: str, variant: str) -> None:
 # MAT weights.
 
 
-@pytest.mark.parametrize(("variant", "unit"), [("standard", "domain"), ("paper", "domain"), ("released", "sample")])
+def test_standard_mat_assigns_one_perturbation_to_each_sample() -> None:
+    """With still perturbations, each sample is trained on the one with the largest gain to first order."""
+    algorithm = build("mat", "standard", lr=0.0, step_size=0.0)
+    deltas, seen = state(algorithm)[0], network_inputs(algorithm)
+    batches = two_domains()
+    algorithm.update(batches)
+    chosen, row = set(), 0
+    for e, (x, y) in enumerate(batches):
+        for i in range(len(x)):
+            # The gradient is taken at the mean of the domain's perturbations.
+            point = (x[i] + deltas[e].mean(0)).requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(linear_network()(point[None]), y[i : i + 1]), point)
+            gains = [(delta * gradient).sum().item() for delta in deltas[e]]
+            best = gains.index(max(gains))
+            torch.testing.assert_close(seen[1][row], x[i] + deltas[e, best])
+            chosen.add((e, best))
+            row += 1
+    assert len(chosen) > 2
+
+
+@pytest.mark.parametrize(("variant", "unit"), [("paper", "domain"), ("released", "sample")])
 def test_weights_of_mat(variant: str, unit: str) -> None:
     algorithm = build("mat", variant, lr=0.0, step_size=0.0, weight_step_size=0.0, start="projected")
     seen = network_inputs(algorithm)
@@ -368,6 +423,7 @@ def test_ldat_factors_start_standard_normal(variant: str) -> None:
         variant=variant,
         epsilon=0.3,
         rank=8,
+        solver="factors",
     )
     for factor, shape in zip(state(algorithm), [(40, 3, 32, 8), (40, 3, 8, 32)], strict=True):
         assert factor.shape == shape
@@ -382,7 +438,7 @@ def test_ldat_factors_start_standard_normal(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ldat_gradient_goes_through_the_scaling(variant: str) -> None:
     """Outside the ball the length of a factor has no effect, so its gradient is orthogonal to the factor."""
-    algorithm = build("ldat", variant, ascent="gradient", step_size=0.5)
+    algorithm = build("ldat", variant, ascent="gradient", step_size=0.5, solver="factors")
     before = state(algorithm)
     algorithm.update(two_domains())
     for old, new in zip(before, state(algorithm), strict=True):
@@ -394,7 +450,7 @@ def test_ldat_gradient_goes_through_the_scaling(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ldat_factors_are_never_rescaled(variant: str) -> None:
-    algorithm = build("ldat", variant)
+    algorithm = build("ldat", variant, solver="factors")
     lengths = [factor.flatten(1).norm(dim=1) for factor in state(algorithm)]
     for seed in range(3):
         algorithm.update(two_domains(seed + 1))

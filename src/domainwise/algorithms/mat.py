@@ -22,8 +22,7 @@ class MATHparams(AdversarialHparams):
     )
     weights: Literal["assigned", "soft", "subspace", "domain", "sample"] = hparam(
         "domain",
-        help="Which perturbation a sample gets: by its gradient (assigned, soft, subspace), one mix per domain (paper) "
-        "or a random one (sample, released code).",
+        help="Perturbation of a sample: assigned, soft, subspace (by gradient), domain (paper) or sample (released).",
     )
     temperature: float = hparam(0.1, help="Temperature of the mixing weights with weights=soft.", above=0)
     memory: float = hparam(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from domainwise.algorithms import Algorithm
 from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
-from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
+from domainwise.perturbations import MultiplePerturbation, Perturbation
 from domainwise.perturbations.base import ImageSpace, Norm, compute_norm
 from domainwise.training.loading import OpenRun
 from domainwise.training.trainer import snapshot_perturbation
@@ -57,17 +57,27 @@ def compute_offsets(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, see
     if perturbation.is_kept:
         return perturbation.delta()[domain].detach().expand_as(x)
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(perturbation, MultiplePerturbation):
-        return _compute_mixes(algorithm, perturbation, x, y, domain, generator)
     space = getattr(algorithm, "space", None)
     model = algorithm.network if space is None else space.wrap(algorithm.network)
     inputs = x if space is None else space.normalize(x)
     steps = getattr(algorithm.hparams, "steps", 1)
-    with _override(perturbation, generator=generator):
-        x_adv = perturbation.attack(
-            inputs, domain, lambda x: F.cross_entropy(model(x), y, reduction="none"), steps=steps
+    if not perturbation.clips_in_attack:
+        # Clipping is part of each step.
+        with _override(perturbation, generator=generator):
+            x_adv = perturbation.attack(
+                inputs, domain, lambda x: F.cross_entropy(model(x), y, reduction="none"), steps=steps
+            )
+        return x_adv - inputs
+    clip = perturbation.space.clip
+    frozen = {"is_frozen": True} if isinstance(perturbation, MultiplePerturbation) else {}
+    # Attacking zeros, with the images added inside the loss, returns the offset itself, unclipped and unrounded.
+    with _override(perturbation, generator=generator, space=ImageSpace(None), **frozen):
+        return perturbation.attack(
+            torch.zeros_like(inputs),
+            domain,
+            lambda offset: F.cross_entropy(model(clip(inputs + offset)), y, reduction="none"),
+            steps=steps,
         )
-    return x_adv - inputs
 
 
 def compute_domain_offsets(run: OpenRun, algorithm: Algorithm, name: str, count: int) -> Tensor:
@@ -82,20 +92,6 @@ def compute_domain_offsets(run: OpenRun, algorithm: Algorithm, name: str, count:
         x, y = (torch.cat(part) for part in zip(*iterate_batches(domain, batch, device), strict=True))
         offsets.append(compute_offsets(algorithm, x, y, run.roles.train.index(name), seed=number).cpu())
     return torch.cat(offsets)
-
-
-def _compute_mixes(
-    algorithm: Algorithm, perturbation: MultiplePerturbation, x: Tensor, y: Tensor, domain: int, generator: Any
-) -> Tensor:
-    """Compute what each sample gets, without moving the components."""
-    clip = perturbation.space.clip
-    # Attacking zeros, with the images added inside the loss, returns the offset itself, unclipped and unrounded.
-    with _override(perturbation, generator=generator, is_frozen=True, space=ImageSpace(None)):
-        return perturbation.attack(
-            torch.zeros_like(x),
-            domain,
-            lambda offset: F.cross_entropy(algorithm.network(clip(x + offset)), y, reduction="none"),
-        )
 
 
 @contextmanager
@@ -200,7 +196,7 @@ def summarize_perturbation(run: OpenRun) -> PerturbationSummary:
         delta=delta,
         image=image,
         perturbed=(image + offset).clamp(0, 1),
-        rank=perturbation.rank if isinstance(perturbation, LowRankPerturbation) else None,
+        rank=getattr(perturbation, "rank", None),
         components=parts["components"].detach() if "components" in parts else None,
         mixing_weights=parts.get("mixing_weights"),
     )

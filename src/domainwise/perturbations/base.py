@@ -398,6 +398,8 @@ class ImageSpace(nn.Module):
         if (mean is None) != (std is None):
             raise ValueError("pass mean and std together, or neither")
         self.is_bounded = bounds is not None
+        # Whether gradients pass through clipping: those at the clipped image then reach every value, as in PGD.
+        self.passes_gradients = False
         self.is_normalized = mean is not None
         # Numbers stay numbers, which are much faster to clip to, but both bounds must be of the same kind.
         has_tensor = any(isinstance(bound, Tensor) for bound in bounds or ())
@@ -417,7 +419,8 @@ class ImageSpace(nn.Module):
         if not self.is_bounded:
             return image
         clipped: Tensor = torch.clamp(image, self.low, self.high)  # type: ignore[arg-type]
-        return clipped
+        # A value at a bound has no gradient in torch, although it can move inwards.
+        return clipped.detach() + image - image.detach() if self.passes_gradients else clipped
 
     def to_input(self, image: Tensor) -> Tensor:
         return (image - self.mean) / self.std if self.is_normalized else image

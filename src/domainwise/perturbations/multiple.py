@@ -127,6 +127,8 @@ class MultiplePerturbation(Perturbation):
         if weights == "subspace":
             # The leading gradient directions, each as long as its singular value; none are known yet.
             self.register_buffer("directions", torch.zeros_like(deltas))
+            # Attacks start at the image itself, where saturated pixels would have no gradient.
+            self.space.passes_gradients = True
         else:
             self.deltas = nn.Parameter(deltas)
         if weights == "assigned":

@@ -86,6 +86,7 @@ class SampleWisePerturbation(Perturbation):
             check_rank(rank, self.shape)
             # Clipping an offset would change its rank, so the image is clipped instead.
             self.clips_in_attack = True
+            self.space.passes_gradients = True
 
     @property
     def is_kept(self) -> bool:

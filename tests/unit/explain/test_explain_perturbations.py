@@ -25,6 +25,7 @@ from domainwise.explain.perturbations import (
     summarize_perturbation,
 )
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
+from domainwise.perturbations import MultiplePerturbation
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import OpenRun, open_run
 
@@ -58,8 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def test_the_summary_matches_the_last_record(trained: Trained) -> None:
-    for algorithm in ("uat", "mat", "ldat"):
-        run = trained(algorithm)
+    for run in (trained("uat"), trained("mat", weights="domain"), trained("ldat"), trained("ldat", solver="factors")):
         summary = summarize_perturbation(run)
         recorded = run.records[-1]["perturbation"]
         assert summary.is_kept
@@ -85,7 +85,11 @@ def test_low_rank_perturbations_have_rank_at_most_rank(trained: Trained) -> None
         ("at", {}),
         ("at", {"steps": 3, "norm": "linf", "epsilon": 0.05}),
         ("uat", {}),
+        ("at", {"rank": 2}),
         ("mat", {"weights": "sample", "count": 3}),
+        ("mat", {"weights": "assigned", "count": 3}),
+        ("mat", {"weights": "soft", "count": 3}),
+        ("mat", {"weights": "subspace", "count": 3}),
         ("ldat", {}),
     ],
 )
@@ -116,6 +120,30 @@ def test_offsets_per_sample_are_reproducible_and_leave_the_run_unchanged(trained
         assert settings == (perturbation.step_size, perturbation.generator, perturbation.space)
 
 
+@pytest.mark.parametrize("weights", ["assigned", "soft", "subspace"])
+def test_explaining_leaves_components_and_counters_unchanged(trained: Trained, weights: str) -> None:
+    run = trained("mat", weights=weights, count=3)
+    algorithm, perturbation = load_perturbation(run)
+    before = {name: tensor.clone() for name, tensor in perturbation.state_dict().items() if name != "_extra_state"}
+    assert perturbation.updates == 5
+    domain = run.dataset.domains[1]
+    x, y = domain.images[:6].float() / 255, domain.labels[:6]
+    first, again = (compute_offsets(algorithm, x, y, 1) for _ in range(2))
+    assert torch.equal(first, again)
+    assert (first.flatten(1).norm(dim=1) > 0.1).all()
+    after = perturbation.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert (perturbation.updates, perturbation.is_frozen) == (5, False)
+    # Each offset is a combination of its domain's components; an assigned one is a component itself.
+    assert isinstance(perturbation, MultiplePerturbation)
+    components = perturbation.components()[1].detach().flatten(1).double()
+    offsets = first.flatten(1).double()
+    rebuilt = offsets @ torch.linalg.pinv(components) @ components
+    torch.testing.assert_close(rebuilt, offsets, rtol=0, atol=1e-5)
+    if weights == "assigned":
+        assert torch.cdist(offsets, components).amin(1).max() <= 1e-6
+
+
 def test_the_mix_of_a_sample_is_convex(trained: Trained) -> None:
     run = trained("mat", weights="sample", count=3)
     algorithm, perturbation = load_perturbation(run)
@@ -136,7 +164,7 @@ def test_released_variants_use_units_of_normalized_images(trained: Trained) -> N
 
 
 def test_components_add_up_to_the_perturbation(trained: Trained) -> None:
-    run = trained("mat", count=3)
+    run = trained("mat", weights="domain", count=3)
     summary = summarize_perturbation(run)
     assert summary.components is not None
     assert summary.mixing_weights is not None
@@ -190,7 +218,7 @@ def test_the_figure_has_a_row_per_domain_and_no_empty_panels(trained: Trained) -
 
 
 def test_the_figure_of_components(trained: Trained) -> None:
-    kept, own = (summarize_perturbation(trained("mat", count=3, **more)) for more in ({}, {"weights": "sample"}))
+    kept, own = (summarize_perturbation(trained("mat", count=3, weights=weights)) for weights in ("domain", "assigned"))
     for summary, panels in ((kept, 2 * (1 + 3)), (own, 2 * 3)):
         figure = plot_components(summary)
         figure.draw_without_rendering()
@@ -226,9 +254,13 @@ def test_a_method_without_a_perturbation_raises_an_error(trained: Trained) -> No
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "at": ("at", {}),
     "uat": ("uat", {}),
-    "mat": ("mat", {"count": 3}),
+    "at-rank": ("at", {"rank": 2}),
+    "mat": ("mat", {"count": 3, "weights": "domain"}),
     "mat-sample": ("mat", {"count": 3, "weights": "sample"}),
+    "mat-assigned": ("mat", {"count": 3}),
+    "mat-subspace": ("mat", {"count": 3, "weights": "subspace"}),
     "ldat": ("ldat", {"rank": 4}),
+    "ldat-factors": ("ldat", {"rank": 4, "solver": "factors"}),
 }
 IMAGES = 24
 
@@ -300,7 +332,7 @@ def test_sample_wise_perturbations_have_full_rank(ranks: dict[str, list[Ranks]])
         assert each.single_max == 32
 
 
-@pytest.mark.parametrize("name", ["uat", "mat", "ldat"])
+@pytest.mark.parametrize("name", ["uat", "mat", "ldat", "ldat-factors"])
 def test_perturbations_per_domain_have_rank_one_over_images(name: str, ranks: dict[str, list[Ranks]]) -> None:
     for each in ranks[name]:
         assert each.stacked == [1] * 3
@@ -313,8 +345,23 @@ def test_mixes_of_k_components_have_rank_at_most_k(ranks: dict[str, list[Ranks]]
         assert max(each.stacked_effective) > 1.0001
 
 
+@pytest.mark.parametrize("name", ["mat-assigned", "mat-subspace"])
+def test_perturbations_by_gradient_have_rank_at_most_k(name: str, ranks: dict[str, list[Ranks]]) -> None:
+    for each in ranks[name]:
+        assert max(each.stacked) <= 3
+        assert min(each.stacked) >= 2
+        assert min(each.stacked_effective) > 1.2
+
+
+def test_low_rank_per_sample(ranks: dict[str, list[Ranks]]) -> None:
+    for each in ranks["at-rank"]:
+        assert each.single_max == 2
+        assert each.stacked == [IMAGES] * 3
+
+
 def test_only_low_rank_perturbations_have_low_rank_within_one(ranks: dict[str, list[Ranks]]) -> None:
-    assert [each.single for each in ranks["ldat"]] == [[4.0] * 3] * 2
+    for name in ("ldat", "ldat-factors"):
+        assert [each.single for each in ranks[name]] == [[4.0] * 3] * 2
     assert [each.single_max for name in ("uat", "mat") for each in ranks[name]] == [32] * 4
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from perturbation_cases import assert_same_state
 from perturbation_kinds import (
     BY_GRADIENT,
     KEPT,
@@ -150,8 +151,7 @@ class TestNormalizedInputs:
         inputs = of_inputs.attack(self.normalized(image), domain, loss, steps=2)
         by_hand = of_images.attack(image, domain, lambda image: loss(self.normalized(image)), steps=2)
         torch.testing.assert_close(inputs, self.normalized(by_hand), rtol=1e-4, atol=1e-5)
-        for name, tensor in state_of(of_inputs).items():
-            torch.testing.assert_close(tensor, state_of(of_images)[name], rtol=1e-4, atol=1e-5)
+        assert_same_state(of_inputs, of_images, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("kind", ONE_PASS)
     def test_forward_adds_and_clips_in_the_image(self, kind: str) -> None:

@@ -193,6 +193,27 @@ class TestSampleWise:
         offsets = perturbation.attack(torch.zeros_like(slopes), None, linear_loss(slopes))
         torch.testing.assert_close(offsets.flatten(1).norm(dim=1), torch.full((4,), 0.25, dtype=torch.float64))
 
+    def test_saturated_pixels_have_a_gradient(self) -> None:
+        x = torch.rand(4, 2, 5, 4, generator=torch.Generator().manual_seed(3)).round().double()
+        slopes = random(4, 2, 5, 4)
+        perturbation = SampleWisePerturbation((2, 5, 4), epsilon=0.5, rank=2, start="zero")
+        perturbed = perturbation.attack(x, None, linear_loss(slopes))
+        truncated = truncate_by_svd(slopes, 2)
+        offset = 0.5 * truncated / truncated.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+        torch.testing.assert_close(perturbed, (x + offset).clamp(0, 1))
+
+    def test_gradients_are_taken_at_the_clipped_image(self) -> None:
+        perturbation = SampleWisePerturbation((2, 5, 4), epsilon=9.0, step_size=4.0, rank=2)
+        seen = []
+
+        def loss(x: Tensor) -> Tensor:
+            seen.append(x.detach())
+            return linear_loss(x.detach() - 0.5)(x)
+
+        seen.append(perturbation.attack(random(3, 2, 5, 4).clamp(0, 1), None, loss, steps=3))
+        assert len(seen) == 4
+        assert all(x.min() >= 0 and x.max() <= 1 for x in seen)
+
     def test_clipping_applies_to_the_image_and_not_to_the_offset(self) -> None:
         x, slopes = torch.full((1, 1, 4, 4), 0.9, dtype=torch.float64), random(1, 1, 4, 4)
         settings: dict[str, Any] = {"epsilon": 2.0, "rank": 1, "start": "zero"}

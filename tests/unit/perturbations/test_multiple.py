@@ -206,7 +206,7 @@ class TestSubspace:
             slopes = random(9, *SHAPE, seed=seed) * torch.arange(1.0, 10).reshape(-1, 1, 1, 1)
             offsets = attack_offsets(perturbation, slopes, DOMAIN)
             for index in range(2):
-                rows = index == DOMAIN
+                rows = DOMAIN.eq(index)
                 unit = self.unit(slopes[rows])
                 expected = slopes[rows].flatten(1) @ self.leading(unit, count)
                 torch.testing.assert_close(offsets[rows], 0.5 * expected / expected.norm(dim=1, keepdim=True))
@@ -253,13 +253,22 @@ class TestSubspace:
             perturbed = [each.attack(x, DOMAIN, linear_loss(slopes), steps) for each in (subspace, sample_wise)]
             torch.testing.assert_close(*perturbed)
 
+    def test_saturated_pixels_count_as_in_an_attack_per_sample(self) -> None:
+        x = torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(3)).round().double()
+        loss = wavy_loss(random(9, *SHAPE))
+        subspace = multiple("subspace", 9, memory=0.0, bounds=(0.0, 1.0))
+        sample_wise = SampleWisePerturbation(SHAPE, start="zero", epsilon=0.5, num_domains=2)
+        perturbed = [each.attack(x, DOMAIN, loss) for each in (subspace, sample_wise)]
+        torch.testing.assert_close(*perturbed)
+        assert (perturbed[0] != x).any(0).all()
+
     def test_offsets_stay_in_the_subspace_over_several_steps(self) -> None:
         perturbation = multiple("subspace", 2, step_size=0.1)
         x = random(9, *SHAPE)
         offsets = (perturbation.attack(x, DOMAIN, wavy_loss(random(9, *SHAPE, seed=1)), steps=4) - x).flatten(1)
         for index in range(2):
-            basis = self.leading(perturbation.directions[index].flatten(1), 2)
-            torch.testing.assert_close(offsets[index == DOMAIN] @ basis, offsets[index == DOMAIN])
+            basis, own = self.leading(perturbation.directions[index].flatten(1), 2), offsets[DOMAIN.eq(index)]
+            torch.testing.assert_close(own @ basis, own)
 
     def test_rounding_errors_are_no_directions(self) -> None:
         perturbation = multiple("subspace", 5, num_domains=1).float()

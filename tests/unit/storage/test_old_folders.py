@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from domainwise import load_algorithm, load_model
 from domainwise.data.batches import iterate_batches
@@ -28,6 +29,8 @@ from domainwise.training.loading import open_run
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "schema_1"
 DATA = {"train_count": 60, "test_count": 12, "image_size": 16}
 SETTINGS = {"dataset_options": DATA, "steps": 4, "record_every": 2, "batch_size": 8}
+# What MAT's standard variant was in the first version.
+HPARAMS = {"weights": "domain", "step_size": 0.5, "warmup": 0.0}
 SPEC = SweepSpec(("silhouettes",), ("erm", "mat"), draws=2, trials=2, settings=SETTINGS)
 
 
@@ -78,17 +81,34 @@ def test_run_sweep_refuses_other_options(sweep: Path, changes: dict[str, Any]) -
 
 
 def test_training_again_finds_the_run_done(run: Path) -> None:
-    result = train(RunConfig("silhouettes", "mat", device="cpu", output=run, **SETTINGS))  # type: ignore[arg-type]
+    result = train(RunConfig("silhouettes", "mat", device="cpu", output=run, hparams=HPARAMS, **SETTINGS))  # type: ignore[arg-type]
     assert [record["step"] for record in result.records] == [0, 2, 3]
+
+
+def test_training_again_without_the_old_settings_names_one_and_changes_nothing(run: Path) -> None:
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    with pytest.raises(DomainwiseError, match=r"is \S+ there and \S+ here") as error:
+        train(RunConfig("silhouettes", "mat", device="cpu", output=run, **SETTINGS))  # type: ignore[arg-type]
+    assert len(str(error.value).splitlines()) == 1
+    assert {file: file.read_bytes() for file in before} == before
 
 
 def test_training_resumes_from_the_checkpoint(run: Path) -> None:
     """An unfinished run of the first version ends with the weights and records that it would have had there."""
     (run / "done").unlink()
     before = {file.name: file.read_bytes() for file in run.glob("*.safetensors")}
-    result = train(RunConfig("silhouettes", "mat", device="cpu", output=run, **SETTINGS))  # type: ignore[arg-type]
+    result = train(RunConfig("silhouettes", "mat", device="cpu", output=run, hparams=HPARAMS, **SETTINGS))  # type: ignore[arg-type]
     assert len(result.records) == 3
     assert {file.name: file.read_bytes() for file in run.glob("*.safetensors")} == before
+
+
+def test_the_old_settings_still_train_the_same_weights(run: Path, tmp_path: Path) -> None:
+    config = RunConfig("silhouettes", "mat", device="cpu", output=tmp_path / "again", hparams=HPARAMS, **SETTINGS)  # type: ignore[arg-type]
+    train(config)
+    stored, again = (load_file(folder / "last.safetensors") for folder in (run, tmp_path / "again"))
+    assert stored.keys() == again.keys()
+    for name, tensor in stored.items():
+        torch.testing.assert_close(again[name], tensor)
 
 
 @pytest.mark.parametrize("which", ["best", "last"])

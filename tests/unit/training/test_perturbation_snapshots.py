@@ -1,6 +1,7 @@
 """A run that keeps its perturbations: what the files hold, and that stopping and going on does not change them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from domainwise.training import RunConfig, load_algorithm, train
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 KEPT = [
     ("uat", {}, {"delta"}),
-    ("mat", {"count": 3}, {"delta", "components", "mixing_weights"}),
+    ("mat", {"count": 3, "weights": "domain"}, {"delta", "components", "mixing_weights"}),
     ("mat", {"count": 3, "weights": "sample"}, {"components"}),
-    ("ldat", {"rank": 4}, {"delta", "left", "right"}),
+    ("ldat", {"rank": 4, "solver": "factors"}, {"delta", "left", "right"}),
+    ("ldat", {"rank": 4}, {"delta"}),
+    ("mat", {"count": 3}, {"components"}),
+    ("mat", {"count": 3, "weights": "subspace"}, {"components"}),
 ]
 
 
@@ -45,6 +49,41 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (folder / "perturbations").iterdir()}
 
 
+def assert_same_end(one: Path, other: Path) -> None:
+    assert (one / "last.safetensors").read_bytes() == (other / "last.safetensors").read_bytes()
+    states = [load_algorithm(folder).perturbation.state_dict() for folder in (one, other)]
+    extra = [state.pop("_extra_state") for state in states]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert extra[0]["updates"] == extra[1]["updates"]
+    assert torch.equal(extra[0]["generator"], extra[1]["generator"])
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("algorithm", "hparams"),
+    [
+        ("mat", {"count": 3}),
+        ("mat", {"count": 3, "weights": "subspace"}),
+        ("ldat", {"rank": 4}),
+        ("ldat", {"rank": 4, "schedule": "simultaneous"}),
+        ("at", {"rank": 2}),
+    ],
+)
+def test_stopped_in_the_warm_up_and_resumed_training_ends_the_same(
+    algorithm: str, hparams: dict[str, Any], stop: int, tmp_path: Path
+) -> None:
+    """The warm-up lasts four of eight steps."""
+    settings = [replace(config(tmp_path / name, algorithm, False, **hparams), steps=8) for name in ("whole", "stopped")]
+    train(settings[0])
+    with pytest.raises(RunInterrupted, match=f"after {stop} step"):
+        train(settings[1], should_stop=stop_after(stop))
+    train(settings[1])
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+    perturbation = load_algorithm(tmp_path / "stopped").perturbation
+    assert (perturbation.warmup_steps, perturbation.updates) == (4, 8)
+
+
 @pytest.mark.parametrize(("algorithm", "hparams", "names"), KEPT)
 def test_stopped_and_resumed_the_files_are_the_same(
     algorithm: str, hparams: dict[str, Any], names: set[str], tmp_path: Path
@@ -60,14 +99,17 @@ def test_stopped_and_resumed_the_files_are_the_same(
     (kept / "step-000002.safetensors").write_bytes(b"newer")
     train(stopped)
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
     read = RunFolder(tmp_path / "whole").read_perturbations()
     assert list(read) == [0, 2, 3]
     assert all(set(tensors) == names for tensors in read.values())
 
 
 def test_the_last_file_is_the_perturbation_that_training_ended_with(tmp_path: Path) -> None:
-    for algorithm, hparams, _ in (KEPT[0], KEPT[1], KEPT[3]):
-        result = train(config(tmp_path / algorithm, algorithm, **hparams))
+    for number, (algorithm, hparams, names) in enumerate(KEPT):
+        if "delta" not in names:
+            continue
+        result = train(config(tmp_path / str(number), algorithm, **hparams))
         kept = RunFolder(result.folder).read_perturbations()
         perturbation = load_algorithm(result.folder).perturbation
         assert isinstance(perturbation, Perturbation)
@@ -78,10 +120,10 @@ def test_the_last_file_is_the_perturbation_that_training_ended_with(tmp_path: Pa
 
 
 def test_the_parts_make_the_whole(tmp_path: Path) -> None:
-    mat = RunFolder(train(config(tmp_path / "mat", count=3)).folder).read_perturbations()[3]
+    mat = RunFolder(train(config(tmp_path / "mat", count=3, weights="domain")).folder).read_perturbations()[3]
     mixed = torch.einsum("dk,dkchw->dchw", mat["mixing_weights"], mat["components"])
     assert torch.allclose(mixed, mat["delta"], atol=1e-7)
-    ldat = RunFolder(train(config(tmp_path / "ldat", "ldat", rank=4)).folder).read_perturbations()[3]
+    ldat = RunFolder(train(config(tmp_path / "ldat", "ldat", rank=4, solver="factors")).folder).read_perturbations()[3]
     product = ldat["left"] @ ldat["right"]
     scale = 0.5 / product.flatten(1).norm(dim=1)
     assert torch.allclose(product * scale.reshape(-1, 1, 1, 1), ldat["delta"], atol=1e-6)

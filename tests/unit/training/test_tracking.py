@@ -19,7 +19,7 @@ STEPS = [0, 2, 4]
 def config(tmp_path: Path, **settings: Any) -> RunConfig:
     return RunConfig(
         dataset_options={"image_size": 16, "train_count": 40, "test_count": 20, "shifts": (0,)},
-        hparams={"count": 2},
+        hparams={"count": 2, "weights": "domain"},
         steps=5,
         record_every=2,
         batch_size=4,
