@@ -420,7 +420,7 @@ class ImageSpace(nn.Module):
             return image
         clipped: Tensor = torch.clamp(image, self.low, self.high)  # type: ignore[arg-type]
         # A value at a bound has no gradient in torch, although it can move inwards.
-        return clipped.detach() + image - image.detach() if self.passes_gradients else clipped
+        return clipped.detach() + (image - image.detach()) if self.passes_gradients else clipped
 
     def to_input(self, image: Tensor) -> Tensor:
         return (image - self.mean) / self.std if self.is_normalized else image
