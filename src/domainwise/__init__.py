@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from domainwise.training.loading import load_algorithm, load_model
     from domainwise.training.trainer import RunResult, Trainer, train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DomainwiseError",
