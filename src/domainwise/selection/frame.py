@@ -28,6 +28,7 @@ SCHEMA: Mapping[str, Any] = {
     "is_result": pl.Boolean,
     "epsilon": pl.Float64,
     "epsilon_unit": pl.String,
+    "is_warmup": pl.Boolean,
     "training": pl.Float64,
     "training_error": pl.Float64,
     "attacked": pl.Float64,
@@ -49,6 +50,7 @@ def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFram
         is_result: whether the row counts in a table. A run that leaves out two domains, one to select the model for the
             other, is a result for neither.
         epsilon, epsilon_unit: the radius of the method, null if it has none, and its unit, such as `rms`.
+        is_warmup: whether the radius was still growing towards epsilon.
         training, training_error: mean accuracy on the training domains' holdouts, and its standard error.
         attacked: the same mean under a domain-wise attack.
         validation: mean accuracy on whole validation domains.
@@ -64,11 +66,14 @@ def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def record_rows(run: str, record: Mapping[str, Any], holdout_sizes: Sequence[int] = ()) -> list[Row]:
+def record_rows(
+    run: str, record: Mapping[str, Any], *, holdout_sizes: Sequence[int] = (), steps: int | None = None
+) -> list[Row]:
     """Return one row per test domain.
 
     Args:
         holdout_sizes: number of holdout images per training domain, if known.
+        steps: number of steps of the run, if known.
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError: this is not a record.
@@ -78,6 +83,9 @@ def record_rows(run: str, record: Mapping[str, Any], holdout_sizes: Sequence[int
     is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
     integers = [_parse_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
     label = dataset_label(str(record["dataset"]), record["train_domains"], record.get("roles"))
+    hparams = record.get("hparams", {})
+    radius = _parse_radius(hparams.get("epsilon"))
+    is_warmup = record["step"] + 1 < _count_warmup_steps(hparams.get("warmup"), steps)
     scores = (
         *(training_score(record), training_error(record, holdout_sizes)),
         *(attacked_score(record), validation_score(record)),
@@ -86,7 +94,7 @@ def record_rows(run: str, record: Mapping[str, Any], holdout_sizes: Sequence[int
         (
             *(run, label, str(record["algorithm"]), *integers, test_domains),
             *(name, names.index(name), len(names), is_result),
-            *(*_parse_radius(record.get("hparams", {}).get("epsilon")), *scores),
+            *(*radius, is_warmup, *scores),
             *(_parse_float(accuracy[name].get("main")), _parse_float(accuracy[name].get("holdout"))),
         )
         for name in test_domains
@@ -102,6 +110,11 @@ def _parse_radius(value: float | str | None) -> tuple[float | None, str | None]:
         return (None, None) if value is None else split_radius(value)
     except ValueError:  # the epsilon of someone's own method may be anything
         return None, None
+
+
+def _count_warmup_steps(share: object, steps: int | None) -> int:
+    # As with epsilon, anything else is the setting of someone's own method.
+    return round(share * steps) if steps is not None and isinstance(share, float) and 0 <= share <= 1 else 0
 
 
 def _parse_integer(value: object) -> int:

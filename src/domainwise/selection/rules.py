@@ -26,9 +26,10 @@ def one_standard_error(frame: pl.DataFrame) -> pl.DataFrame:
     The rule of Breiman et al. (1984), models ordered by `epsilon`: where `training_domain` gives up a larger radius for
     a difference that the holdouts are too small to show, this one keeps it. The standard error is that of the best
     record, see `domainwise.selection.score.training_error`. Of equal radii the higher accuracy counts, so methods
-    without a radius are selected as by `training_domain`. A radius competes only with others in its unit.
+    without a radius are selected as by `training_domain`. A radius competes only with others in its unit, and from the
+    step on at which its warm-up is over: before, the network has not seen it.
     """
-    scored = _rank(frame.filter("is_result").with_columns(score="training"))
+    scored = _rank(frame.filter("is_result", ~pl.col("is_warmup")).with_columns(score="training"))
     best = {name: pl.col(name).first().over(CELL) for name in ("score", "training_error", "epsilon_unit")}
     # Exactly one standard error away counts as within, however the last bit is rounded.
     is_close = pl.col("score") >= best["score"] - best["training_error"].fill_null(0.0) - 1e-9

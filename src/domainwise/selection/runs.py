@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -76,10 +77,10 @@ class _Reader:
             self.notes.append(f"{run.path} skipped: {error}")
             return
         rows: dict[int, list[Row]] = {}
-        holdout_sizes = _estimate_holdout_sizes(run)
+        facts = _read_facts(run)
         for number, record in enumerate(records, start=1):
             try:
-                rows[record["step"]] = record_rows(str(run.path), record, holdout_sizes)
+                rows[record["step"]] = record_rows(str(run.path), record, **facts)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 reason = f"missing key {error}" if isinstance(error, KeyError) else f"not a record: {error}"
                 self.notes.append(f"{run.path} skipped: {run.records_file}, line {number}: {reason}")
@@ -107,10 +108,16 @@ class _Reader:
         return (*self.notes, f"{runs} skipped{failed}")
 
 
-def _estimate_holdout_sizes(run: StoredRun) -> list[int]:
-    """Return the number of holdout images per training domain: a quarter of the main part, whose size is stored."""
-    sizes = run.config["data"].get("domain_sizes", [])
-    return [size // 4 for size in sizes] if not run.is_domainbed and isinstance(sizes, list) else []
+def _read_facts(run: StoredRun) -> dict[str, Any]:
+    """Return what the config says about a run's records: the keyword arguments of `record_rows`."""
+    if run.is_domainbed:
+        return {}
+    sizes, steps = run.config["data"].get("domain_sizes"), run.config["config"].get("steps")
+    return {
+        # The sizes of the main parts are stored; a holdout has a quarter of that.
+        "holdout_sizes": [size // 4 for size in sizes] if isinstance(sizes, list) else [],
+        "steps": steps if isinstance(steps, int) else None,
+    }
 
 
 def find_duplicates(frame: pl.DataFrame) -> pl.DataFrame:

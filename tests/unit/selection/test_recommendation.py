@@ -69,11 +69,11 @@ def test_scores_picks_and_the_recommended_point(tmp_path: Path) -> None:
         {"training_domain": pytest.approx(1 / 3), "one_standard_error": pytest.approx(2 / 3)},
         {"one_standard_error": pytest.approx(1 / 3)},
     ]
-    means = [point.scores["training_domain"].mean for point in result.points]
+    means = [point.scores["one_standard_error"].mean for point in result.points]
     assert means == pytest.approx([2.72 / 3, 0.89, 0.8])
     assert result.recommended is result.points[1]
     assert result.reason == "largest within one standard error of the best holdout, 90.7 ± 0.5"
-    assert set(result.points[0].scores) == {"training_domain"}
+    assert set(result.points[0].scores) == {"one_standard_error"}
 
 
 def test_a_single_run_has_the_error_of_its_holdouts(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_single_run_has_the_error_of_its_holdouts(tmp_path: Path) -> None:
     assert result.recommended.name == "epsilon 0.5"
     # At (90 + 1) / (100 + 2), from 200 images.
     rate = 91 / 102
-    assert result.points[0].scores["training_domain"].error == pytest.approx((rate * (1 - rate) / 200) ** 0.5)
+    assert result.points[0].scores["one_standard_error"].error == pytest.approx((rate * (1 - rate) / 200) ** 0.5)
     assert result.reason.endswith(", 90.0 ± 2.2")
 
 
@@ -127,6 +127,22 @@ def test_without_a_radius_the_best_holdout_is_recommended(tmp_path: Path) -> Non
     result = only(recommend(write_sweep(tmp_path, {"art": (0.7, 0.9, 0.8)}, name="lr", values=(0.1, 0.01, 0.001))))
     assert result.recommended.name == "lr 0.01"
     assert result.reason.startswith("best holdout, 90.0")
+
+
+def test_a_record_of_the_warmup_does_not_count_for_its_radius(tmp_path: Path) -> None:
+    """At first the holdout of the large radius is the best, because the radius is not there yet."""
+    sweep = write_sweep(tmp_path, {"art": (0.9, 0.8, 0.85)})
+    for draw in range(3):
+        file = sweep / f"art-{draw}" / "records.jsonl"
+        first, last = map(json.loads, file.read_text().splitlines())
+        for name in ("cartoon", "sketch"):
+            first["accuracy"][name]["holdout"] = 0.95 if draw == 2 else 0.5
+        first["hparams"]["warmup"] = last["hparams"]["warmup"] = 1.0
+        write_json_lines(file, [first, last])
+    result = only(recommend(sweep))
+    assert [point.scores["one_standard_error"].mean for point in result.points] == pytest.approx([0.9, 0.8, 0.85])
+    assert result.recommended.name == "epsilon 0.1"
+    assert result.points[2].picks == {"training_domain": 1.0}
 
 
 def test_radii_in_other_units(tmp_path: Path) -> None:
