@@ -31,7 +31,7 @@ from domainwise import UniversalPerturbation
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import draw_batches, iterate_batches
-from domainwise.data.dataset import split_domains
+from domainwise.data.dataset import Split, split_domains
 from domainwise.explain.perturbations import compute_effective_rank, compute_singular_values
 from domainwise.networks import NETWORKS, build_backbone
 from domainwise.perturbations import MultiplePerturbation
@@ -69,15 +69,18 @@ class Setup:
     radii: tuple[float | str, ...]
     radius: float | str  # of the arms that have only one
     stress: str = ""
+    attack_radii: tuple[str, ...] = ("1/255 rms", "2/255 rms")
+    attack_batch: int = 64
     options: dict[str, Any] = field(default_factory=dict)
 
 
 _PHOTO_RADII = ("0.25/255 rms", "1/255 rms")
+_PHOTO: dict[str, Any] = {"attack_radii": ("0.5/255 rms",), "attack_batch": 16, "options": {"image_size": 64}}
 SETUPS = {
     "silhouettes": Setup("small_cnn", 700, 64, 1e-3, (0.1, 0.5, 1.0, 2.0), 0.5, "shift_12"),
     "silhouettes_spurious": Setup("small_cnn", 700, 64, 1e-3, (0.5,), 0.5),
-    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "1/255 rms", options={"image_size": 64}),
-    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "1/255 rms", options={"image_size": 64}),
+    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "1/255 rms", **_PHOTO),
+    "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "1/255 rms", **_PHOTO),
 }
 FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
     "AT": ("at", {}),
@@ -95,7 +98,6 @@ FORMER: dict[str, tuple[str, dict[str, Any]]] = {
 }
 COUNTS = (1, 3, 10, 30)
 WEIGHTS = ("assigned", "subspace")
-ATTACK_RADII = ("1/255 rms", "2/255 rms")
 
 
 def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
@@ -111,9 +113,9 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
         for radius in setup.radii
         for label, (algorithm, hparams) in FAMILY.items()
     ]
-    label, algorithm, hparams = LOW_RANK_AT
-    arms.append(Arm(f"{label}, {setup.radius}", algorithm, {**hparams, **at_radius}))
     if is_synthetic:
+        label, algorithm, hparams = LOW_RANK_AT
+        arms.append(Arm(f"{label}, {setup.radius}", algorithm, {**hparams, **at_radius}))
         arms += [Arm(f"{name}, {setup.radius}", each, {**own, **at_radius}) for name, (each, own) in FORMER.items()]
     if not has_variations or dataset != "silhouettes":
         return arms
@@ -184,10 +186,9 @@ def run_task(task: Task, data_dir: str, weights: str) -> Record:
         "holdout_size": sum(len(splits[name].holdout) for name in train),
         "attacked": {
             radius: statistics.fmean(
-                measure_attacked(network, domains[name], splits[name].main[:512], splits[name].holdout, radius)
-                for name in train
+                measure_attacked(network, domains[name], splits[name], radius, setup.attack_batch) for name in train
             )
-            for radius in ATTACK_RADII
+            for radius in setup.attack_radii
         },
         "loss": statistics.fmean(losses[-setup.steps // 10 :]),
         **measure_components(algorithm, parts),
@@ -224,18 +225,18 @@ def measure_accuracy(model: Callable[[Tensor], Tensor], domain: Domain, indices:
 
 
 def measure_attacked(
-    network: nn.Module, domain: Domain, fit_to: Tensor, holdout: Tensor, radius: str, steps: int = 20
+    network: nn.Module, domain: Domain, split: Split, radius: str, batch_size: int, steps: int = 20
 ) -> float:
     """Return the accuracy on the holdout under one perturbation, fitted to training images of the same domain."""
     perturbation = UniversalPerturbation(
         domain.images.shape[1:], epsilon=radius, generator=torch.Generator().manual_seed(0)
     )
     perturbation.step_size = 2.5 * perturbation.epsilon / steps
-    batches = [next(iterate_batches(domain, chosen, CPU)) for chosen in fit_to.split(64)]
+    batches = [next(iterate_batches(domain, chosen, CPU)) for chosen in split.main[: 8 * batch_size].split(batch_size)]
     for number in range(steps):
         x, y = batches[number % len(batches)]
         perturbation.attack(x, 0, lambda x, y=y: F.cross_entropy(network(x), y, reduction="none"))
-    return measure_accuracy(lambda x: network(perturbation(x, 0)), domain, holdout)
+    return measure_accuracy(lambda x: network(perturbation(x, 0)), domain, split.holdout)
 
 
 def measure_components(algorithm: Algorithm, parts: Sequence[tuple[Domain, Tensor]]) -> Record:
@@ -413,7 +414,7 @@ def choose_radii(dataset: str, candidates: Sequence[Record], others: Sequence[Re
         "holdout": best,
         "one standard error": max(index for index, value in enumerate(holdouts) if value >= holdouts[best] - error),
     }
-    for radius in ATTACK_RADII:
+    for radius in SETUPS[dataset].attack_radii:
         attacked = [record["attacked"][radius] for record in candidates]
         choices[f"holdout under attack, {radius}"] = max(
             range(len(attacked)), key=lambda index: (attacked[index], -index)
