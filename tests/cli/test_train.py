@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_a_run_leaves_a_complete_folder(domainwise: Cli, tmp_path: Path) -> None:
-    outcome = domainwise("train", *SMALL, "--algorithm", "mat", "-H", "epsilon=0.25", "-o", tmp_path / "run")
+    hparams = ["-H", "epsilon=0.25", "-H", "weights=domain"]
+    outcome = domainwise("train", *SMALL, "--algorithm", "mat", *hparams, "-o", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         *("config.json", "records.jsonl", "last.safetensors", "best.safetensors", "checkpoint.pt", "done", ".lock")
@@ -73,6 +75,16 @@ def test_recorded_accuracy_is_that_of_the_saved_model(domainwise: Cli, tmp_path:
 
 
 @pytest.mark.filterwarnings("default")
+def test_a_radius_per_pixel(domainwise: Cli, tmp_path: Path) -> None:
+    outcome = domainwise("train", *SMALL, "--algorithm", "uat", "-H", "epsilon=2/255 rms", "-o", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    last = json.loads((tmp_path / "run" / "records.jsonl").read_text().splitlines()[-1])
+    assert last["hparams"]["epsilon"] == "2/255 rms"
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    pixels = math.prod(stored["data"]["input_shape"])
+    assert max(last["perturbation"]["norm"]) == pytest.approx(2 / 255 * math.sqrt(pixels), rel=1e-3)
+
+
 def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
     assert outcome.code == 0

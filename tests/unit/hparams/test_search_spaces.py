@@ -120,8 +120,17 @@ def test_draw_0_of_the_papers_space_is_its_fixed_set() -> None:
         "epsilon": 0.1,
         "step_size": 0.1,
         "weight_step_size": 0.001,
+        "weights": "domain",
+        "warmup": 0.0,
     }
-    assert draw("paper", task("ldat", "nico"), 0) == {**common, "epsilon": 0.1, "step_size": 0.01}
+    assert draw("paper", task("ldat", "nico"), 0) == {
+        **common,
+        "epsilon": 0.1,
+        "step_size": 0.01,
+        "solver": "factors",
+        "warmup": 0.0,
+    }
+    assert draw("paper", task("at", "pacs"), 0) == {**common, "epsilon": 0.1, "step_size": 0.1, "warmup": 0.0}
 
 
 def test_the_papers_ranges() -> None:
