@@ -74,7 +74,6 @@ def test_recorded_accuracy_is_that_of_the_saved_model(domainwise: Cli, tmp_path:
     assert load_algorithm(tmp_path / "run").network is not model
 
 
-@pytest.mark.filterwarnings("default")
 def test_a_radius_per_pixel(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "uat", "-H", "epsilon=2/255 rms", "-o", tmp_path / "run")
     assert outcome.code == 0, outcome.err
@@ -85,6 +84,7 @@ def test_a_radius_per_pixel(domainwise: Cli, tmp_path: Path) -> None:
     assert max(last["perturbation"]["norm"]) == pytest.approx(2 / 255 * math.sqrt(pixels), rel=1e-3)
 
 
+@pytest.mark.filterwarnings("default")
 def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
     assert outcome.code == 0
