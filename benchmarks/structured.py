@@ -86,8 +86,9 @@ FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
     "AT": ("at", {}),
     "UAT": ("uat", {}),
     "MAT": ("mat", {"weights": "assigned", "count": 10}),
-    "LDAT": ("ldat", {"rank": 5}),
+    "LDAT": ("ldat", {"rank": 10}),
 }
+RANK_5: dict[str, tuple[str, dict[str, Any]]] = {"LDAT of rank 5": ("ldat", {"rank": 5})}
 LOW_RANK_AT = ("AT of rank 3", "at", {"rank": 3})
 # As in the first version of this library.
 FORMER: dict[str, tuple[str, dict[str, Any]]] = {
@@ -98,6 +99,11 @@ FORMER: dict[str, tuple[str, dict[str, Any]]] = {
 }
 COUNTS = (1, 3, 10, 30)
 WEIGHTS = ("assigned", "subspace")
+
+
+def list_family(dataset: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the methods that run at all radii."""
+    return {**FAMILY, **RANK_5} if dataset == "silhouettes" else FAMILY
 
 
 def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
@@ -111,7 +117,7 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
     arms += [
         Arm(f"{label}, {radius}", algorithm, {**hparams, "epsilon": radius})
         for radius in setup.radii
-        for label, (algorithm, hparams) in FAMILY.items()
+        for label, (algorithm, hparams) in list_family(dataset).items()
     ]
     if is_synthetic:
         label, algorithm, hparams = LOW_RANK_AT
@@ -381,7 +387,7 @@ def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
 def tabulate_rules(dataset: str, records: Sequence[Record], left_out: Sequence[Record]) -> str:
     """Return one row per method and rule: the accuracy of the selected radius, and what it gains over the holdout."""
     rows = []
-    for label, (algorithm, hparams) in FAMILY.items():
+    for label, (algorithm, hparams) in list_family(dataset).items():
         arms = [Arm(label, algorithm, {**hparams, "epsilon": radius}) for radius in SETUPS[dataset].radii]
         runs = [find_runs(records, arm) for arm in arms]
         others = [find_runs(left_out, arm) for arm in arms]

@@ -27,7 +27,12 @@ def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(tmp_path: Pat
     assert "Accuracy under unseen shift (standard, two_pass, seed 0)" in (output / "demo.html").read_text()
     assert first.stdout.splitlines()[-2:] == ["picture: runs/demo/demo.png", "page: runs/demo/demo.html"]
     runs = sorted((output / "4-steps").glob("*/*"))
-    assert [path.parent.name for path in runs] == ["erm", "mat-epsilon_0.5"]
+    assert [path.parent.name for path in runs] == [
+        "erm",
+        "erm-augmented",
+        "mat-epsilon_0.5",
+        "mat-paper-epsilon_0.5",
+    ]
     times = [(path / "records.jsonl").stat().st_mtime_ns for path in runs]
     again = run(tmp_path, "--steps", "4", "--markdown", "--no-pictures")
     assert [(path / "records.jsonl").stat().st_mtime_ns for path in runs] == times
@@ -44,7 +49,7 @@ def test_an_error_in_a_worker_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     runs = tmp_path / "runs" / "demo" / "100000-steps"
-    folder = RunFolder(runs / "mat-epsilon_0.5" / "silhouettes-mat-draw0-trial0")
+    folder = RunFolder(runs / "erm" / "silhouettes-erm-draw0-trial0")
     with subprocess.Popen([*DEMO, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.DEVNULL) as demo:
         while not folder.records_file.exists():
             assert demo.poll() is None

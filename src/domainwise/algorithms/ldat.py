@@ -11,7 +11,7 @@ from domainwise.perturbations import LowRankPerturbation
 @dataclass(frozen=True)
 class LDATHparams(AdversarialHparams):
     VARIANTS = {
-        "standard": {**STANDARD, "solver": "projected"},
+        "standard": {**STANDARD, "solver": "projected", "rank": 10},
         "paper": PAPER,
         "released": {**RELEASED, "step_scale": 0.1},
     }

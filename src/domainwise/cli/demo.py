@@ -27,7 +27,7 @@ def demo(
         list[str] | None, typer.Option(help="Method: erm, at, uat, mat or ldat (default: all). Repeatable.")
     ] = None,
     radius: Annotated[
-        list[float] | None, typer.Option(help="Radius of the perturbations (default: 0.2, 0.5 and 2). Repeatable.")
+        list[float] | None, typer.Option(help="Radius of the perturbations (default: 0.2, 0.5 and 1). Repeatable.")
     ] = None,
     variant: Annotated[str, typer.Option(help="Variant of the methods: standard, paper or released.")] = "standard",
     schedule: Annotated[
@@ -69,8 +69,8 @@ def demo(
             callbacks=callbacks,
         )
     if markdown:
-        (table,) = result.tables
-        print_table(table.header, table.rows, table.numeric, is_markdown=True)
+        for table in result.tables:
+            print_table(table.header, table.rows, table.numeric, is_markdown=True)
     elif not quiet:
         print_result(result)
     if not quiet:

@@ -34,7 +34,7 @@ from domainwise.reproduction.comparison import (
 from domainwise.reproduction.memory import judge_step_costs, measure_step_costs
 from domainwise.reproduction.plan import RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
-from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_shifts
+from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_selected, tabulate_shifts
 from domainwise.storage.files import write_atomic
 from domainwise.theory import check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
@@ -160,9 +160,12 @@ def _build_shift(plan: RecipePlan) -> RecipeResult:
     summaries = summarize_shifts(plan)
     if not summaries:
         return RecipeResult(plan.recipe, notes=("no finished runs",))
+    tables = [tabulate_shifts(summaries, plan.recipe.about, plan.row_plans[0].selection)]
+    if plan.scale.trials > 1:
+        tables.append(tabulate_selected(plan, summaries))
     return RecipeResult(
         plan.recipe,
-        (tabulate_shifts(summaries, plan.recipe.about, plan.row_plans[0].selection),),
+        tuple(tables),
         {plan.recipe.key: plot_shifts(summaries, plan.recipe.about)},
     )
 

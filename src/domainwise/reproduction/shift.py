@@ -37,7 +37,8 @@ class ShiftSummary:
         loss: training loss since the record before the last.
         holdout: accuracy on the training domains' holdouts.
         accuracy: accuracy on the main part of each test domain, by the norm of its shift.
-        is_selected: selected by the recipe's rule among the rows of its method.
+        selected_in: the trials in which the recipe's rule selects this row among those of its method.
+        is_selected: selected in more trials than any other row of its method, the first one on a tie.
     """
 
     row: Row
@@ -45,6 +46,7 @@ class ShiftSummary:
     loss: float
     holdout: float
     accuracy: Mapping[float, Estimate]
+    selected_in: tuple[int, ...]
     is_selected: bool
 
     @property
@@ -52,47 +54,72 @@ class ShiftSummary:
         return None if self.row.setting is None else self.row.setting[1]
 
 
+def read_shifts(plan: RecipePlan) -> pl.DataFrame:
+    """Return the last record of every finished run; rows of one method compete as its hyperparameter draws."""
+    frames = []
+    for index, row_plan in enumerate(plan.row_plans):
+        if folders := row_plan.list_finished():
+            frame = read_runs(folders).frame
+            row = row_plan.row
+            # Ties go to the larger draw, which makes it the row listed first: the smaller radius.
+            own = {"row": pl.lit(row.name), "algorithm": pl.lit(row.method), "draw": pl.lit(-index, pl.Int64)}
+            frames.append(frame.filter(pl.col("step") == pl.col("step").max().over("run")).with_columns(**own))
+    return pl.concat(frames) if frames else pl.DataFrame()
+
+
 def summarize_shifts(plan: RecipePlan) -> list[ShiftSummary]:
     """Return one summary per row with finished runs."""
-    finished = [(row_plan.row, folders) for row_plan in plan.row_plans if (folders := row_plan.list_finished())]
-    if not finished:
+    frame = read_shifts(plan)
+    if frame.is_empty():
         return []
-    frames = []
-    for index, (row, folders) in enumerate(finished):
-        frame = read_runs(folders).frame
-        last = frame.filter(pl.col("step") == pl.col("step").max().over("run"))
-        # Ties go to the larger draw, which makes it the row listed first: the smaller radius.
-        own = {"row": pl.lit(row.name), "algorithm": pl.lit(row.method), "draw": pl.lit(-index, pl.Int64)}
-        frames.append(last.with_columns(**own))
-    frame = pl.concat(frames)
-    selected = set(SELECTIONS[plan.row_plans[0].selection](_average_over_trials(frame))["draw"])
+    picks = _select(frame, plan).unique(["algorithm", "trial", "draw"]).sort("trial")
+    counts = picks.group_by("algorithm", "draw").len().sort("len", "draw", descending=True)
+    most_selected = set(counts.unique("algorithm", keep="first", maintain_order=True)["draw"])
     means = aggregate_means(frame, ["row", "test_domain"], "main")
     return [
         ShiftSummary(
-            row,
+            row_plan.row,
             folders[0],
             loss=estimate_mean(RunFolder(folder).read_records()[-1]["loss"] for folder in folders).mean,
-            holdout=estimate_mean(frame.filter(row=row.name).unique("run")["training"]).mean,
-            accuracy={
-                float(domain.removeprefix(_PREFIX)): Estimate(mean, error, count)
-                for _, domain, mean, error, count in means.filter(row=row.name).iter_rows()
-            },
-            is_selected=-index in selected,
+            holdout=estimate_mean(frame.filter(row=row_plan.row.name).unique("run")["training"]).mean,
+            accuracy=_read_accuracies(means.filter(row=row_plan.row.name)),
+            selected_in=tuple(picks.filter(draw=-index)["trial"]),
+            is_selected=-index in most_selected,
         )
-        for index, (row, folders) in enumerate(finished)
+        for index, row_plan in enumerate(plan.row_plans)
+        if (folders := row_plan.list_finished())
     ]
 
 
-def _average_over_trials(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame as if all trials were one, so that one row per method is selected for all of them."""
-    by = ["dataset", "algorithm", "test_domain", "draw"]
-    averaged = ("training", "main", "training_error")
-    return frame.group_by(by, maintain_order=True).agg(
-        pl.exclude(*by, "trial", *averaged).first(),
-        pl.col("trial").min(),
-        pl.col("training", "main").mean(),
-        training_error=pl.col("training_error").pow(2).sum().sqrt() / pl.len(),
-    )
+def _select(frame: pl.DataFrame, plan: RecipePlan) -> pl.DataFrame:
+    return SELECTIONS[plan.row_plans[0].selection](frame)
+
+
+def _read_accuracies(means: pl.DataFrame) -> dict[float, Estimate]:
+    """Return the estimates of one row by the norm of the shift."""
+    return {
+        float(domain.removeprefix(_PREFIX)): Estimate(mean, error, count)
+        for _, domain, mean, error, count in means.iter_rows()
+    }
+
+
+def tabulate_selected(plan: RecipePlan, summaries: Sequence[ShiftSummary]) -> TextTable:
+    """Return one row per method, with the radius selected in each trial and the accuracy that it has there."""
+    selected = aggregate_means(_select(read_shifts(plan), plan), ["algorithm", "test_domain"], "accuracy")
+    radii = {
+        method: sorted((trial, each.radius) for each in group for trial in each.selected_in if each.radius is not None)
+        for method in dict.fromkeys(each.row.method for each in summaries)
+        for group in [[each for each in summaries if each.row.method == method]]
+    }
+    shifts = list(summaries[0].accuracy)
+    rows = []
+    for method, picks in radii.items():
+        accuracy = _read_accuracies(selected.filter(algorithm=method))
+        names = " ".join(f"{radius:g}" for _, radius in picks)
+        rows.append((method, names, *(_format_estimate(accuracy[shift]) for shift in shifts)))
+    selection = plan.row_plans[0].selection
+    header = ("method", "radii", *(f"shift {shift:g}" for shift in shifts))
+    return TextTable(f"The radius that {selection} selects in each trial", header, tuple(rows), len(header) - 1)
 
 
 def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str, selection: str) -> TextTable:
@@ -109,7 +136,7 @@ def tabulate_shifts(summaries: Sequence[ShiftSummary], title: str, selection: st
         )
         for each in summaries
     ]
-    note = f"* selected by {selection} among its method's radii"
+    note = f"* selected most often by {selection} among its method's radii"
     return TextTable(title, header, tuple(rows), len(header) - 1, (note,))
 
 

@@ -19,8 +19,8 @@ def plan(trials: int = 1, **options: Any) -> RecipePlan:
 
 def test_the_plan_has_every_method_radius_and_seed_once() -> None:
     runs = plan(trials=2).runs
-    assert len(build_demo().rows) == 13
-    assert len({run.folder for run in runs}) == len(runs) == 26
+    assert len(build_demo().rows) == 16
+    assert len({run.folder for run in runs}) == len(runs) == 32
     assert {run.trial for run in runs} == {0, 1}
     for row in build_demo().rows:
         assert row.setting is None or row.setting == ("epsilon", row.hparams["epsilon"])
@@ -32,11 +32,23 @@ def test_the_plan_has_every_method_radius_and_seed_once() -> None:
 
 def test_radii_are_filled_into_every_method() -> None:
     rows = {row.name: row.hparams for row in build_demo(algorithms=("erm", "at", "ldat"), radii=(1.0,)).rows}
-    assert list(rows) == ["erm", "at, epsilon 1", "ldat, epsilon 1"]
-    assert (rows["at, epsilon 1"]["epsilon"], rows["at, epsilon 1"]["step_size"]) == (1.0, 1.0)
-    assert (rows["ldat, epsilon 1"]["epsilon"], rows["ldat, epsilon 1"]["step_size"]) == (1.0, 0.5)
-    # The default radii and the same ones given are the same runs.
-    assert build_demo(radii=(0.2, 0.5, 2.0)) == build_demo()
+    assert list(rows) == ["erm", "erm, augmented", "at, epsilon 1", "ldat, epsilon 1", "ldat, paper, epsilon 1"]
+    assert {rows[name]["epsilon"] for name in rows if "epsilon" in name} == {1.0}
+    # The default radii and the same ones given are the same runs, except that the paper's solvers have only one.
+    given, default = ([row for row in build_demo(radii=radii).rows if not row.label] for radii in ((0.2, 0.5, 1.0), ()))
+    assert given == default
+
+
+def test_the_paper_rows_have_the_solvers_of_the_paper() -> None:
+    configs = {run.name.split("/")[0]: config for run, config in plan().runs.items()}
+    mat, ldat = (
+        configs[name].algorithm_class().Hparams.build(**configs[name].hparams)
+        for name in ("mat-paper-epsilon_0.5", "ldat-paper-epsilon_0.5")
+    )
+    assert (mat.weights, mat.warmup, mat.step_size) == ("domain", 0.0, 0.5)
+    assert (ldat.solver, ldat.rank, ldat.warmup, ldat.step_size) == ("factors", 5, 0.0, 0.5)
+    assert configs["erm-augmented"].augment is True
+    assert configs["erm"].augment is None
 
 
 def test_erm_is_one_run_for_all_variants() -> None:
@@ -49,10 +61,12 @@ def test_erm_is_one_run_for_all_variants() -> None:
     assert "at" not in folders(schedule="simultaneous")
 
 
-def test_the_released_variant_has_its_own_start() -> None:
-    rows = {row.algorithm: row.hparams for row in build_demo(variant="released").rows}
-    assert rows["at"]["variant"] == "released"
-    assert "start" not in rows["at"]
+def test_other_variants_and_schedules_leave_out_what_they_do_not_have() -> None:
+    released = build_demo(variant="released").rows
+    assert {row.hparams["variant"] for row in released if row.varied} == {"released"}
+    assert {row.method for row in released} == {"erm", "erm, augmented", "at", "uat", "mat", "ldat"}
+    one_pass = {row.method for row in build_demo(schedule="simultaneous").rows}
+    assert one_pass == {"erm", "erm, augmented", "uat", "mat, paper", "ldat", "ldat, paper"}
 
 
 def test_seeds_begin_at_the_first_one(tmp_path: Path) -> None:
@@ -64,7 +78,7 @@ def test_seeds_begin_at_the_first_one(tmp_path: Path) -> None:
             callbacks.on_failed(index, "stopped by the test")
 
     with pytest.raises(DomainwiseError, match="stopped by the test"):
-        run_demo(tmp_path, algorithms=("erm",), seed=5, trials=2, engine=engine)  # type: ignore[arg-type]
+        run_demo(tmp_path, algorithms=("uat",), radii=(0.5,), seed=5, trials=2, engine=engine)  # type: ignore[arg-type]
     assert seeds == [5, 6]
 
 
