@@ -26,7 +26,10 @@ def test_a_method_shows_default_search_and_help_of_each_hyperparameter(name: str
 
 
 def test_variants_list_what_they_set(domainwise: Any) -> None:
-    assert "variant=paper sets ascent=gradient, order=sequential\n" in domainwise("algorithms", "ldat").out
+    assert (
+        "variant=paper sets step_size=0.1, warmup=0.0, ascent=gradient, order=sequential, solver=factors\n"
+        in domainwise("algorithms", "ldat").out
+    )
 
 
 def test_json(domainwise: Any) -> None:
@@ -35,7 +38,15 @@ def test_json(domainwise: Any) -> None:
     mat = json.loads(domainwise("algorithms", "mat", "--json").out)
     assert mat == next(method for method in methods if method["name"] == "mat")
     assert mat["min_domains"] == 1
-    assert mat["variants"]["paper"] == {"ascent": "gradient", "order": "sequential"}
+    assert mat["variants"]["paper"] == {
+        "step_size": 0.1,
+        "warmup": 0.0,
+        "ascent": "gradient",
+        "order": "sequential",
+        "weights": "domain",
+    }
+    assert "standard" not in mat["variants"]
+    assert next(each["default"] for each in mat["hparams"] if each["name"] == "weights") == "assigned"
     (count,) = [hparam for hparam in mat["hparams"] if hparam["name"] == "count"]
     assert count == {
         "name": "count",

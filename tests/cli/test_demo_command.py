@@ -11,7 +11,10 @@ import pytest
     ("options", "message"),
     [
         (["--algorithm", "matt"], "unknown method of the demo 'matt'; did you mean 'mat'?"),
-        (["--radius", "-1"], "epsilon must be a finite number of at least 0, got -1.0"),
+        (
+            ["--radius", "-1"],
+            "hyperparameter epsilon must be a number of at least 0, such as 0.5 or '2/255 rms', got -1.0",
+        ),
         (["--variant", "realeased"], "hyperparameter variant must be one of 'standard', 'paper', 'released'"),
         (["--workers", "0"], "workers must be at least 1, got 0"),
         (["--trials", "0"], "trials must be at least 1, got 0"),

@@ -8,7 +8,14 @@ from domainwise.errors import DomainwiseError
 from domainwise.hparams import SPACES
 from domainwise.reports.published import load_published_tables
 from domainwise.reproduction.comparison import find_published_value
-from domainwise.reproduction.recipe import find_recipe, find_scale, list_paper_recipes, load_recipes
+from domainwise.reproduction.recipe import (
+    Row,
+    find_recipe,
+    find_scale,
+    list_paper_recipes,
+    load_recipes,
+    vary_row,
+)
 from domainwise.selection import SELECTIONS
 
 KEYS = list(load_recipes())
@@ -96,10 +103,16 @@ def test_varied_rows_are_expanded() -> None:
     assert rows["mat, eta 0.01"].setting == ("weight_step_size", 0.01)
     assert rows["mat, eta 0.01"].paper == "eta = 0.01"
     assert rows["erm"].setting is None
-    # The lists of one row belong together.
-    demo = {row.name: row.hparams for row in load_recipes()["demo"].rows}
-    assert demo["at, epsilon 2"]["step_size"] == demo["at, epsilon 2"]["epsilon"] == 2.0
-    assert demo["mat, epsilon 2"]["step_size"] == 0.5
+    demo = {row.name: row for row in load_recipes()["demo"].rows}
+    assert demo["at, epsilon 1"].hparams == {"epsilon": 1.0}
+    assert demo["mat, paper, epsilon 0.5"].hparams["weights"] == "domain"
+    assert (demo["mat, epsilon 1"].method, demo["mat, paper, epsilon 0.5"].method) == ("mat", "mat, paper")
+
+
+def test_several_varied_hyperparameters_belong_together() -> None:
+    row = Row("at, epsilon {:g}", "at", hparams={"steps": 2}, varied=("epsilon", "step_size"))
+    varied = vary_row(row, [2.0, 0.5])
+    assert (varied.name, varied.hparams) == ("at, epsilon 2", {"steps": 2, "epsilon": 2.0, "step_size": 0.5})
 
 
 def test_every_settings_recipe_varies_a_hyperparameter() -> None:
