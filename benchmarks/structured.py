@@ -24,6 +24,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -451,31 +452,33 @@ def plot_study(records: Sequence[Record], file: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
     setup = SETUPS["silhouettes"]
 
-    def summarize(arm: Arm) -> tuple[float, float]:
-        estimate = estimate_mean([stressed_accuracy("silhouettes", each) for each in find_runs(records, arm).values()])
-        return estimate.mean, estimate.error or 0.0
+    def draw(axes: Axes, arms: dict[float, Arm], label: str) -> None:
+        """Plot the arms that have runs, by their place on the axis."""
+        points = [
+            (place, estimate.mean, estimate.error or 0.0)
+            for place, arm in arms.items()
+            if (runs := find_runs(records, arm))
+            for estimate in [estimate_mean([stressed_accuracy("silhouettes", each) for each in runs.values()])]
+        ]
+        if points:
+            places, means, errors = zip(*points, strict=True)
+            axes.errorbar(places, means, errors, marker="o", capsize=3, label=label)
 
     for label, (algorithm, hparams) in FAMILY.items():
-        points = [summarize(Arm("", algorithm, {**hparams, "epsilon": radius})) for radius in setup.radii]
-        left.errorbar(setup.radii, *zip(*points, strict=True), marker="o", capsize=3, label=label)
+        arms = {radius: Arm("", algorithm, {**hparams, "epsilon": radius}) for radius in setup.radii}
+        draw(left, {float(radius): arm for radius, arm in arms.items()}, label)
     for weights in WEIGHTS:
-        points = [
-            summarize(Arm("", "mat", {"weights": weights, "count": count, "epsilon": setup.radius})) for count in COUNTS
-        ]
-        right.errorbar(COUNTS, *zip(*points, strict=True), marker="o", capsize=3, label=f"MAT, {weights}")
+        at_radius = {"weights": weights, "epsilon": setup.radius}
+        draw(right, {count: Arm("", "mat", {**at_radius, "count": count}) for count in COUNTS}, f"MAT, {weights}")
     for axes in (left, right):
-        for label, arm, style in (
-            ("ERM", Arm("", "erm"), "--"),
-            ("ERM, augmented", Arm("", "erm", is_augmented=True), ":"),
-        ):
-            axes.axhline(summarize(arm)[0], color="black", linewidth=1, linestyle=style, label=label)
+        add_reference(axes, records, Arm("ERM", "erm"), "--")
+        add_reference(axes, records, Arm("ERM, augmented", "erm", is_augmented=True), ":")
         axes.set_xscale("log")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, loc="lower left")
-    for label, algorithm, style in (("UAT", "uat", "-."), ("AT", "at", (0, (1, 3)))):
-        mean = summarize(Arm("", algorithm, {"epsilon": setup.radius}))[0]
-        right.axhline(mean, color="gray", linewidth=1, linestyle=style, label=label)
+    add_reference(right, records, Arm("UAT", "uat", {"epsilon": setup.radius}), "-.", "gray")
+    add_reference(right, records, Arm("AT", "at", {"epsilon": setup.radius}), (0, (1, 3)), "gray")
     right.legend(fontsize=8, loc="lower left")
     left.set_xticks(setup.radii, [f"{radius:g}" for radius in setup.radii])
     right.set_xticks(COUNTS, map(str, COUNTS))
@@ -483,6 +486,12 @@ def plot_study(records: Sequence[Record], file: Path) -> None:
     right.set_xlabel(f"k, perturbations per domain (radius {setup.radius:g})")
     left.set_ylabel(f"accuracy at {setup.stress.replace('_', ' ')}")
     figure.savefig(file, dpi=150)
+
+
+def add_reference(axes: Axes, records: Sequence[Record], arm: Arm, style: Any, color: str = "black") -> None:
+    """Add a horizontal line at the mean accuracy of an arm."""
+    mean = estimate_mean([stressed_accuracy("silhouettes", each) for each in find_runs(records, arm).values()]).mean
+    axes.axhline(mean, color=color, linewidth=1, linestyle=style, label=arm.label)
 
 
 def main() -> None:
