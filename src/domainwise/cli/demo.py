@@ -71,6 +71,7 @@ def demo(
     if markdown:
         for table in result.tables:
             print_table(table.header, table.rows, table.numeric, is_markdown=True)
+            print()
     elif not quiet:
         print_result(result)
     if not quiet:
