@@ -365,20 +365,26 @@ def tabulate_arms(dataset: str, records: Sequence[Record]) -> str:
 
 
 def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
-    """Return one row per number of perturbations: accuracy, cosine and effective rank for both kinds of weights."""
-    radius = SETUPS[dataset].radius
+    """Return one row per number of perturbations, over the seeds that all of them have."""
+    runs = {
+        (count, weights): find_runs(
+            records, Arm("", "mat", {"weights": weights, "count": count, "epsilon": SETUPS[dataset].radius})
+        )
+        for count in COUNTS
+        for weights in WEIGHTS
+    }
+    common = set.intersection(*map(set, runs.values()))
+    if not common:
+        return ""
     rows = []
     for count in COUNTS:
         row = [str(count)]
         for weights in WEIGHTS:
-            arm = Arm("", "mat", {"weights": weights, "count": count, "epsilon": radius})
-            runs = list(find_runs(records, arm).values())
-            if not runs:
-                return ""
+            own = [runs[count, weights][key] for key in sorted(common)]
             row += [
-                format_mean([stressed_accuracy(dataset, record) for record in runs]),
-                f"{statistics.fmean(record['cosine'] for record in runs):.2f}" if count > 1 else "",
-                f"{statistics.fmean(record['effective_rank'] for record in runs):.1f}",
+                format_mean([stressed_accuracy(dataset, record) for record in own]),
+                f"{statistics.fmean(record['cosine'] for record in own):.2f}" if count > 1 else "",
+                f"{statistics.fmean(record['effective_rank'] for record in own):.1f}",
             ]
         rows.append(row)
     names = [f"{weights}: {what}" for weights in WEIGHTS for what in ("accuracy", "cosine", "rank")]
