@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,12 @@ def test_wandb_writes_without_a_network_and_goes_on_with_the_same_run(tmp_path: 
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1
     assert files[0].stem.startswith("run-run-")
-    # Numbers stand in these files as text, and no two records took the same time.
+    # Numbers stand in these files as text, and no two records took the same time. On a busy machine wandb's own process
+    # may still be writing.
+    last_number = json.dumps(result.last["seconds_per_step"]).encode()
+    deadline = time.monotonic() + 30
+    while last_number not in files[1].read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
     contents = [file.read_bytes() for file in files]
     is_there = [
         [json.dumps(record["seconds_per_step"]).encode() in content for record in result.records]
