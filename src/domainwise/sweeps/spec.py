@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS
 from domainwise.storage.sweep_folder import SweepFolder
-from domainwise.training.config import RunConfig, check_radius
+from domainwise.training.config import RunConfig
 
 if TYPE_CHECKING:
     from domainwise.hparams import Hparams
@@ -88,8 +88,6 @@ class SweepSpec:
                 raise DomainwiseError(f"duplicate values in the grid for {name}: {listed}")
             if name in self.hparams:
                 raise DomainwiseError(f"{name} is both fixed ({self.hparams[name]}) and in the grid ({listed})")
-        for value in self.grid.get("epsilon", ()):
-            check_radius("hyperparameter epsilon", value)  # a method would notice after the first runs only
 
     def make_config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
         """Return the config of one run, with the shared settings."""
