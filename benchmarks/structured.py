@@ -80,7 +80,7 @@ _PHOTO: dict[str, Any] = {"attack_radii": ("0.5/255 rms",), "attack_batch": 16, 
 SETUPS = {
     "silhouettes": Setup("small_cnn", 700, 64, 1e-3, (0.1, 0.5, 1.0, 2.0), 0.5, "shift_12"),
     "silhouettes_spurious": Setup("small_cnn", 700, 64, 1e-3, (0.5,), 0.5),
-    "pacs": Setup("mobilenet_v2", 300, 16, 1e-4, _PHOTO_RADII, "1/255 rms", **_PHOTO),
+    "pacs": Setup("mobilenet_v2", 800, 16, 1e-4, _PHOTO_RADII, "1/255 rms", **_PHOTO),
     "office_caltech10": Setup("mobilenet_v2", 200, 16, 1e-4, _PHOTO_RADII, "1/255 rms", **_PHOTO),
 }
 FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
@@ -124,7 +124,13 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
         label, algorithm, hparams = LOW_RANK_AT
         arms.append(Arm(f"{label}, {setup.radius}", algorithm, {**hparams, **at_radius}))
         arms += [Arm(f"{name}, {setup.radius}", each, {**own, **at_radius}) for name, (each, own) in FORMER.items()]
-    if not has_variations or dataset != "silhouettes":
+    if not has_variations:
+        return arms
+    if dataset == "pacs":
+        small = {"epsilon": setup.radii[0]}
+        arms.append(Arm(f"AT of rank 3, {setup.radii[0]}", "at", {"rank": 3, **small}))
+        arms.append(Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small}))
+    if dataset != "silhouettes":
         return arms
     arms += [
         Arm(f"MAT {weights}, k {count}", "mat", {"weights": weights, "count": count, **at_radius})
