@@ -129,7 +129,9 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
     if dataset == "pacs":
         small = {"epsilon": setup.radii[0]}
         arms.append(Arm(f"AT of rank 3, {setup.radii[0]}", "at", {"rank": 3, **small}))
-        arms.append(Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small}))
+        arms.append(
+            Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small})
+        )
     if dataset != "silhouettes":
         return arms
     arms += [
