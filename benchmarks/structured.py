@@ -184,10 +184,11 @@ def run_task(task: Task, data_dir: str, weights: str) -> Record:
     )
     algorithm.train()
     batch_stream = torch.Generator().manual_seed(task.seed)
+    augmentation = batch_stream if arm.is_augmented else None
     parts = [(domains[name], splits[name].main) for name in train]
     losses = []
     for _ in range(setup.steps):
-        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, is_augmented=arm.is_augmented)
+        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, augmentation=augmentation)
         losses.append(algorithm.update(batches)["loss"])
     network.eval()
     return {

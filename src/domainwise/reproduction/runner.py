@@ -14,7 +14,7 @@ from domainwise.selection.verdicts import check_margin
 from domainwise.storage.run_folder import RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.engine import Engine
-from domainwise.sweeps.runner import OnStatus, SweepOutcome, make_engine, run_plan
+from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
 from domainwise.training.registry import DatasetCache
 
 Recipes = str | Recipe | Sequence[str | Recipe]
@@ -175,6 +175,7 @@ def run_recipe_plans(
             if len(ended) < len(runs):
                 write_ended()
 
+    check_seedings(runs)
     callbacks.on_plan(plans)
     outcome = SweepOutcome(0, 0)
     with folder.lock():
