@@ -92,9 +92,9 @@ class Race:
         name = f"{run.algorithm} on {run.dataset}"
         if not self.rungs:
             return f"no race for {name}: no record between {_EARLIEST:.0%} and about a third of the {self.steps} steps"
-        parts = [f"{rung.keep} go on after {rung.step}" for rung in self.rungs]
+        rungs = ", ".join(f"{rung.keep} after {rung.step}" for rung in self.rungs)
         share = sum(self.expected_steps) / (self.steps * len(self.runs))
-        return f"race for {name}: {len(self.runs)} draws, {', '.join(parts)} of {self.steps} steps ({share:.0%} of all)"
+        return f"race for {name}: {len(self.runs)} draws, {rungs} of {self.steps} steps ({share:.0%} of a full search)"
 
     def find_losers(self, rung: Rung, entrants: Sequence[PlannedRun]) -> dict[PlannedRun, str]:
         """Return the draws that are stopped at a rung, each with the reason, by the records up to it.
@@ -169,11 +169,14 @@ def plan_races(plan: Plan, selection: Sequence[str], datasets: DatasetCache | No
     rules: dict[str, None] = {}
     for rule in selection:
         rules |= dict.fromkeys(("training_domain", rule) if rule == "one_standard_error" else (rule,))
+    # Dataset by dataset, to build each once; its defaults do not depend on the trial.
+    resolved = {
+        run: resolve_config(config, cache.build(replace(config, trial_seed=0)))[0]
+        for run, config in sorted(plan.items(), key=lambda item: item[1].dataset_name)
+    }
     by_place: dict[tuple[object, ...], Plan] = {}
-    for run, config in plan.items():
-        # The dataset's defaults do not depend on the trial.
-        resolved, _ = resolve_config(config, cache.build(replace(config, trial_seed=0)))
-        by_place.setdefault((run.dataset, run.algorithm, run.test_domains, run.trial), {})[run] = resolved
+    for run in plan:
+        by_place.setdefault((run.dataset, run.algorithm, run.test_domains, run.trial), {})[run] = resolved[run]
     races = []
     for runs in by_place.values():
         records = [step + 1 for step in next(iter(runs.values())).record_steps()]
@@ -206,7 +209,8 @@ def plan_rungs(records: Sequence[int], draws: int) -> tuple[Rung, ...]:
 
     if draws < 2:
         return ()
-    pairs = [(Rung(one, half), Rung(two, quarter)) for one, two in combinations(candidates, 2)] if draws > 2 else []
+    near = {step for share in _RUNGS for step in sorted(candidates, key=lambda step: abs(step - share * steps))[:8]}
+    pairs = [(Rung(one, half), Rung(two, quarter)) for one, two in combinations(sorted(near), 2)] if draws > 2 else []
     if pairs := [rungs for rungs in pairs if count_steps(rungs) <= limit]:
         return min(reversed(pairs), key=distance)
     for keep in dict.fromkeys((quarter, 1)):
