@@ -180,8 +180,7 @@ def test_race_dry_run_run_status_and_report(domainwise: Cli, tmp_path: Path) -> 
     outcome = domainwise(*words)
     assert outcome.code == 0, outcome.err
     assert plan in outcome.err
-    assert "done: 2 of 8 runs" in outcome.out
-    assert "6 stopped early" in outcome.out
+    assert "done: 2 of 8 runs (6 stopped early) in" in outcome.out
     assert outcome.err.count(": stopped after 3 of 20 steps: holdout ") == 4
     status = domainwise("sweep", "status", folder)
     assert status.out.count("stopped after 9 of 20 steps: holdout ") == 2

@@ -329,8 +329,8 @@ def _print_recommendations(folder: Path) -> None:
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:
     for folder, outcome in outcomes.items():
         total = outcome.done + outcome.failed + outcome.stopped
-        stopped = f", {outcome.stopped} stopped early" if outcome.stopped else ""
-        console.print(f"[bold]done[/bold]: {outcome.done} of {total} runs in {folder}{stopped}", highlight=False)
+        stopped = f" ({outcome.stopped} stopped early)" if outcome.stopped else ""
+        console.print(f"[bold]done[/bold]: {outcome.done} of {total} runs{stopped} in {folder}", highlight=False)
         if outcome.failed:
             console.print(
                 f"[red]failed[/red]: {outcome.failed}; see `domainwise sweep status {folder}`, and use --retry-failed "

@@ -13,7 +13,7 @@ from domainwise.reproduction.smoke_data import write_smoke_data
 from domainwise.storage.run_folder import RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.engine import Engine
-from domainwise.sweeps.runner import OnStatus, SweepOutcome, make_engine, run_plan
+from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
 from domainwise.training.registry import DatasetCache
 
 Recipes = str | Recipe | Sequence[str | Recipe]
@@ -167,6 +167,7 @@ def run_recipe_plans(
             if len(ended) < len(runs):
                 write_ended()
 
+    check_seedings(runs)
     callbacks.on_plan(plans)
     outcome = SweepOutcome(0, 0)
     with folder.lock():

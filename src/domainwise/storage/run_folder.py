@@ -134,11 +134,21 @@ class RunFolder:
         for folder in (self.path, self.perturbations):
             remove_partial_files(folder)
 
+    def check_seeding(self, seeding: str) -> None:
+        """Raise an error if the folder has a run with another seeding: paired with others, it would mislead."""
+        if self.config_file.exists() and (stored := self.read_config()["config"]["seeding"]) != seeding:
+            raise DomainwiseError(
+                f"{self.path} contains a run with {stored} seeding, not {seeding}; choose another --output, or "
+                f"continue with --seeding {stored}"
+            )
+
     def read_config(self) -> dict[str, dict[str, Any]]:
         """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`."""
         try:
             content = json.loads(self.config_file.read_bytes())
-            return {"config": dict(content["config"]), "data": dict(content["data"])}
+            # A run from before there was a choice has DomainBed's seeding.
+            config = {"seeding": "domainbed", **content["config"]}
+            return {"config": config, "data": dict(content["data"])}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no run in {self.path}: config.json not found") from error
         except (ValueError, KeyError, TypeError) as error:

@@ -117,6 +117,7 @@ def _run_in(
     races: Sequence[Race] = (),
 ) -> SweepOutcome:
     """Run the plan in a locked folder."""
+    check_seedings(plan)
     spec.claim(sweep)
     sweep.write_plan(plan)
     callbacks.on_plan(plan)
@@ -158,6 +159,12 @@ def make_engine(
     return partial(
         ray_engine.run_all, workers=workers, address=address, gpus_per_run=gpus_per_run, results=cast(Any, results)
     )
+
+
+def check_seedings(plan: Plan) -> None:
+    """Raise an error if a planned run already exists with another seeding."""
+    for run, config in plan.items():
+        RunFolder(run.folder).check_seeding(config.seeding)
 
 
 def run_plan(

@@ -82,9 +82,11 @@ class SweepSpec:
                 raise unknown_choice("sweep setting", name, SHARED_SETTINGS)
         self._check_grid()
         self._check_search()
-        if "attacked_holdout" in self.selection and self.settings.get("attack_radius") is None:
-            settings = {**self.settings, "attack_radius": DEFAULT_ATTACK_RADIUS}
-            object.__setattr__(self, "settings", settings)
+        # Written down even if it is the default: the runs of a sweep must never differ in it.
+        settings = {"seeding": "common", **self.settings}
+        if "attacked_holdout" in self.selection and settings.get("attack_radius") is None:
+            settings["attack_radius"] = DEFAULT_ATTACK_RADIUS
+        object.__setattr__(self, "settings", settings)
 
     def _check_grid(self) -> None:
         if self.grid and self.draws > 1:
@@ -145,7 +147,11 @@ class SweepSpec:
         plain = {"search": "random", **self.as_plain()}
         stored = {"search": "random", **stored}
         extensible = _RACE_EXTENSIBLE if self.search == "race" else _EXTENSIBLE
-        for name in (field.name for field in dataclasses.fields(self)):
+        # Setting by setting, so that the error names the one that differs.
+        names = [name for each in (stored, plain) for name in each.get("settings", {})]
+        stored, plain = ({**each.get("settings", {}), **each} for each in (stored, plain))
+        names += [field.name for field in dataclasses.fields(self) if field.name != "settings"]
+        for name in names:
             old, new = stored.get(name), plain.get(name)
             if name in extensible and isinstance(old, list) and isinstance(new, list):
                 is_extended = set(old) <= set(new)

@@ -84,7 +84,9 @@ def _measure_cost(config: RunConfig, dataset: Dataset) -> RunCost:
     records: list[float] = []
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        shortened = replace(config, steps=_STEPS, record_every=_STEPS, output=Path(folder) / "run", logger=None)
+        shortened = replace(
+            config, steps=_STEPS, record_every=_STEPS, record_first=True, output=Path(folder) / "run", logger=None
+        )
         train(
             replace(shortened, dataset=lambda seed: subset, dataset_options={}),
             on_step=lambda step, loss: steps.append(time.perf_counter()),

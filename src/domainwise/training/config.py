@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BatchNorm = Literal["frozen", "live"]
 Evaluate = Literal["selection", "all"]
+Seeding = Literal["common", "domainbed"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
@@ -106,10 +107,20 @@ class RunConfig:
         (), "Train on this domain only. Repeatable.", "--train-domain", is_shared=True
     )
     test_domains: tuple[str, ...] = setting((), "Hold out this domain and test on it. Repeatable.", "--test-domain")
-    trial_seed: int = setting(0, "Seed for splits and synthetic data.")
+    trial_seed: int = setting(0, "Seed of the trial: splits, batches, initial weights, synthetic data.")
     hparams_seed: int = setting(0, "Hyperparameter sample index (0 = defaults).")
+    seeding: Seeding = setting(
+        "common",
+        "Random numbers of a trial: `common` (methods and draws share initial weights, batches and augmentation) or "
+        "`domainbed` (every run has its own).",
+        choices=Seeding,
+        is_shared=True,
+    )
     steps: int | None = setting(None, "Number of updates.", low=1, is_shared=True)
     record_every: int | None = setting(None, "Number of updates between records.", low=1, is_shared=True)
+    record_first: bool = setting(
+        False, "Also record after the first update, when there is hardly anything to see.", is_identity=False
+    )
     batch_size: int | None = setting(None, "Batch size per domain.", low=1, is_shared=True)
     dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
     evaluate: Evaluate = setting(
@@ -207,7 +218,8 @@ class RunConfig:
         """Return the steps of a resolved config that have a record, counted from 0; the last is always among them."""
         assert self.steps is not None
         assert self.record_every is not None
-        return sorted({*range(0, self.steps, self.record_every), self.steps - 1})
+        first = 0 if self.record_first else self.record_every
+        return sorted({*range(first, self.steps, self.record_every), self.steps - 1})
 
     def folder(self) -> Path:
         """Return the run folder: `output`, or a name that depends on what the run is."""
@@ -215,8 +227,11 @@ class RunConfig:
             return Path(self.output)
         name = self.dataset_name.replace(":", ".").replace("/", ".")
         identity = self.identity()
+        # Folders have the names that they had before there were these settings.
         if self.attack_radius is None:
-            del identity["attack_radius"]  # folders have the names that they had before there was this setting
+            del identity["attack_radius"]
+        if self.seeding == "domainbed":
+            del identity["seeding"]
         short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
