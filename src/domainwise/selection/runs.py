@@ -48,7 +48,7 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
     for run in discovery.runs:
         if run.status.state == "done" or unfinished:
             reader.add(run)
-        else:
+        elif run.status.state != "stopped":
             reader.skip(run)
     frame = frame_from_rows(reader.rows)
     if len(reader.seedings) > 1:

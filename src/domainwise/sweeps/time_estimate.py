@@ -35,12 +35,13 @@ class RunCost:
     record: float
 
     def estimate(self, config: RunConfig) -> float:
-        """Return the seconds of a run with the steps and the batch size of `config`."""
+        """Return the seconds of a run with the steps and the batch size of `config`, or until it pauses."""
         assert config.steps is not None
         assert config.record_every is not None
         assert config.batch_size is not None
-        records = len(config.record_steps())
-        return self.start + config.steps * config.batch_size * self.image + records * self.record
+        steps = min(config.steps, config.stop_after or config.steps)
+        records = sum(step < steps for step in config.record_steps())
+        return self.start + steps * config.batch_size * self.image + records * self.record
 
 
 # By dataset and method.

@@ -35,6 +35,7 @@ def setting(
     below: float | None = None,
     is_shared: bool = False,
     is_identity: bool = True,
+    is_option: bool = True,
 ) -> Any:
     """Define a field of `RunConfig`.
 
@@ -44,6 +45,7 @@ def setting(
         low, below: bounds, inclusive and exclusive.
         is_shared: all runs of a sweep have the same value.
         is_identity: False for where and how a run computes, which does not change what it is.
+        is_option: False for what only a program sets.
     """
     metadata = {
         "help": help,
@@ -53,6 +55,7 @@ def setting(
         "below": below,
         "is_shared": is_shared,
         "is_identity": is_identity,
+        "is_option": is_option,
     }
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata=metadata)
@@ -145,6 +148,9 @@ class RunConfig:
         None, "Also log records to tensorboard, wandb or mlflow.", choices=LoggerName, is_identity=False
     )
     keep_perturbations: bool = setting(False, "Save the perturbation at every record.", is_identity=False)
+    stop_after: int | None = setting(
+        None, "Pause after this many updates; the run can resume.", low=1, is_identity=False, is_option=False
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -228,6 +234,10 @@ class RunConfig:
             del identity["seeding"]
         short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
+
+
+# The settings that are options on the command line.
+OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_option"])
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its folder, its config with every default filled in, and its records."""
+    """A finished or paused run: its folder, its config with every default filled in, and its records."""
 
     folder: Path
     config: RunConfig
@@ -160,13 +160,14 @@ class Trainer:
 
     def _train(self, precision: Any) -> None:
         steps, record_steps = self._setting("steps"), frozenset(self.config.record_steps())
+        last_step = min(steps, self.config.stop_after or steps)
         self.algorithm.train()
         caveats = sharding_caveats(self.algorithm, self.config, self.world)
         if self.world.is_main:
             for caveat in (*caveats, *_snapshot_caveats(self.algorithm, self.config)):
                 warnings.warn(caveat, stacklevel=3)
         first_step, start = self.step, time.perf_counter()
-        while self.step < steps:
+        while self.step < last_step:
             batches = self._draw_batches()
             with precision, self.world.seed_per_rank(self.generators["method"], self.seeds.method, self.step):
                 measurement = self.algorithm.update(batches)
@@ -191,7 +192,11 @@ class Trainer:
                     self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
         with self.world.synchronize_errors():
-            if self.world.is_main:
+            if self.step < steps:
+                # Right after a record, everything is saved already.
+                if self.measurements:
+                    self._save()
+            elif self.world.is_main:
                 self.folder.write_done()
 
     def _average_over_ranks(self, measurement: dict[str, float]) -> tuple[dict[str, float], Callable[[], bool]]:
@@ -292,9 +297,9 @@ class Trainer:
             self.folder.write_records(self.records)
 
     def _read_complete_records(self) -> list[Record]:
-        """Return the records of a run that its folder calls done."""
+        """Return the records of a run that its folder calls done, or of one that has paused."""
         records, last_step = self.folder.read_records(), self._setting("steps") - 1
-        if not records or records[-1]["step"] != last_step:
+        if self.folder.is_done and (not records or records[-1]["step"] != last_step):
             raise DomainwiseError(
                 f"the run is done, but {self.folder.records_file} does not reach its last step, {last_step}; "
                 "restore it, or delete the folder to train again"

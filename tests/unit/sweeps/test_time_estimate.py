@@ -18,6 +18,12 @@ def test_estimate_of_start_images_and_records() -> None:
     assert RunCost(start=2.0, image=0.01, record=5.0).estimate(config) == pytest.approx(2 + 101 * 8 * 0.01 + 2 * 5)
 
 
+def test_estimate_of_a_run_that_pauses() -> None:
+    config = RunConfig("silhouettes", "erm", steps=101, record_every=50, batch_size=8, stop_after=51)
+    records = sum(step < 51 for step in config.record_steps())
+    assert RunCost(start=2.0, image=0.01, record=5.0).estimate(config) == pytest.approx(2 + 51 * 8 * 0.01 + records * 5)
+
+
 def test_cost_from_the_times_of_a_short_run() -> None:
     # Starts at 10; the first step ends at 13 and its record at 14; three steps of 2 s each; a record of 1.5 s.
     cost = time_estimate._cost_from_times(10.0, [13.0, 16.0, 18.0, 20.0], [14.0, 21.5], batch_size=4, scale=3.0)
