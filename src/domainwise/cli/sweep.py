@@ -20,6 +20,7 @@ from domainwise.cli.console import (
 )
 from domainwise.cli.options import AsJson, Quiet, Workers, add_run_options, parse_pairs
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.selection.verdicts import MARGIN, Judgement
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 
@@ -39,6 +40,8 @@ domainwise sweep --dataset silhouettes --algorithm erm --algorithm mat --draws 3
 domainwise sweep --dataset silhouettes --algorithm erm --algorithm mat --draws 8 --search race --record-every 30
 
 domainwise sweep --dataset silhouettes --algorithm uat --algorithm ldat --grid epsilon=.1,.5,2,8 --trials 3
+
+domainwise sweep --dataset pacs --algorithm erm --algorithm mat --algorithm coral --until-decided --budget 3h
 
 domainwise sweep --dataset pacs --dataset vlcs --algorithm erm --algorithm mat --space paper --draws 8 --dry-run
 
@@ -91,7 +94,25 @@ def sweep(
             "accuracy: at most 45 % of the steps with 8 or more draws)."
         ),
     ] = "random",
-    trials: Annotated[int, typer.Option(help="Repetitions with different seeds.")] = 1,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Repetitions with different seeds (default: 1; at most 100 with --until-decided)."),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Add trials until it is decided for every method whether it is above --compare-to, or the budget is "
+            "spent. Rerun to continue.",
+        ),
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
+    ] = None,
+    compare_to: Annotated[str, typer.Option(help="The method that --until-decided compares the others with.")] = "erm",
+    margin: Annotated[
+        float, typer.Option(help="Largest difference without practical importance, in points, for --until-decided.")
+    ] = MARGIN,
     space: Annotated[str, typer.Option(help="Search space: domainbed, paper, or a TOML file.")] = "domainbed",
     test_domain: Annotated[
         list[str] | None, typer.Option(help="Hold out only this domain (default: each in turn). Repeatable.")
@@ -136,6 +157,10 @@ def sweep(
 
     if grid and draws is not None:
         raise DomainwiseError("--draws and --grid exclude each other: every point of the grid is one draw")
+    if not until_decided and budget is not None:
+        raise DomainwiseError("--budget is for --until-decided; give both, or --trials")
+    if until_decided and (engine == "slurm" or best_on_more_seeds or dry_run):
+        raise DomainwiseError("--until-decided excludes --engine slurm, --best-on-more-seeds and --dry-run")
     if (engine == "slurm") != (write_script is not None):
         raise DomainwiseError("--engine slurm and --write-script FILE must be given together")
     if engine == "slurm" and search == "race":
@@ -148,7 +173,7 @@ def sweep(
         algorithms=tuple(algorithm or ()),
         selection=tuple(selection or ("training_domain",)),
         draws=1 if draws is None else draws,
-        trials=trials,
+        trials=1 if trials is None else trials,
         space=space,
         test_domains=tuple(test_domain or ()),
         settings={name: value for name, value in settings.items() if name in SHARED_SETTINGS},
@@ -194,13 +219,33 @@ def sweep(
             progress.expect([steps / race.steps for race in races for steps in race.expected_steps])
 
         callbacks = SweepCallbacks(data.report, on_plan, progress.update, is_interrupted, on_race, on_note)
+        if until_decided:
+            from domainwise.sweeps.decision import MAX_TRIALS, run_sweep_until_decided
+
+            decision = run_sweep_until_decided(
+                spec,
+                folder,
+                baseline=compare_to,
+                budget=budget,
+                margin=margin,
+                engine=runner,
+                workers=workers,
+                placement=placement,
+                max_trials=trials or MAX_TRIALS,
+                retry_failed=retry_failed,
+                callbacks=callbacks,
+            )
+            progress.live.stop()
+            print_judgements(decision.judgements, f"above {compare_to}")
+            console.print(f"[bold]{decision.reason}[/bold]; runs in {folder}", highlight=False, soft_wrap=True)
+            return
         outcomes = {
             folder: run_sweep(
                 spec, folder, engine=runner, placement=placement, retry_failed=retry_failed, callbacks=callbacks
             )
         }
         if best_on_more_seeds:
-            seeds = range(trials, trials + best_on_more_seeds)
+            seeds = range(spec.trials, spec.trials + best_on_more_seeds)
             outcomes |= repeat_best(spec, folder, seeds, engine=runner, placement=placement, callbacks=callbacks)
     if spec.grid and not quiet and outcomes[folder].done:
         _print_recommendations(folder)
@@ -324,6 +369,22 @@ def _print_recommendations(folder: Path) -> None:
         print(f"recommended: {each.recommended.name} ({each.reason})\n")
     if stopped:
         print(f"{stopped} runs were stopped early by racing and are not in these numbers\n")
+
+
+def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
+    """Print the verdict on each claim, with its interval and what is missing."""
+    rows = [
+        (
+            name,
+            "" if each.estimate is None else f"{each.estimate:+.1f}",
+            "" if each.interval is None else "{:+.1f} to {:+.1f}".format(*each.interval),
+            str(each.trials),
+            each.verdict,
+            "" if each.trials_needed is None else f"{each.trials_needed} trials",
+        )
+        for name, each in judgements.items()
+    ]
+    print_table((claim, "points", "interval", "trials", "verdict", "needed for 80 % power"), rows)
 
 
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:

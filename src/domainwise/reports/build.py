@@ -117,5 +117,7 @@ def _build_tables(
         domains = {grid.dataset: grid.domains for grid in grids}
         tables = [add_paper_columns(table, domains) for table in tables]
     if compare_to is not None:
-        tables.append(build_comparison(selected, selection, algorithms, compare_to, margin))
+        tables.append(
+            build_comparison(selected, selection, algorithms, compare_to, margin, is_sequential=runs.is_sequential)
+        )
     return tables

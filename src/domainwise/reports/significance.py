@@ -12,9 +12,15 @@ from domainwise.selection.verdicts import LEVEL, MARGIN, MAX_TRIALS, Judgement, 
 
 
 def build_comparison(
-    selected: pl.DataFrame, selection: str, algorithms: Sequence[str], baseline: str, margin: float = MARGIN
+    selected: pl.DataFrame,
+    selection: str,
+    algorithms: Sequence[str],
+    baseline: str,
+    margin: float = MARGIN,
+    *,
+    is_sequential: bool = False,
 ) -> Table:
-    """Judge for every method whether it is above `baseline`, by the trials that both have."""
+    """Judge for every method whether it is above `baseline`, by the trials that both have; see `judge_differences`."""
     if baseline not in algorithms:
         raise unknown_choice("method to compare to", baseline, algorithms)
     columns = (
@@ -30,10 +36,11 @@ def build_comparison(
         for algorithm in algorithms
         if algorithm != baseline
     }
-    judgements = judge_differences(differences, margin=margin)
+    judgements = judge_differences(differences, margin=margin, is_sequential=is_sequential)
     rows = tuple(Row(algorithm, _build_cells(each, baseline)) for algorithm, each in judgements.items())
     notes = (
         *(describe_verdicts(list(judgements.values())) if rows else ["There is no other method."]),
+        *(["Trials were added until claims were decided, which the intervals allow for."] if is_sequential else []),
         "The difference of a trial is the mean over the test domains, then over the datasets, that the method and "
         f"{baseline} both have; only trials with all of them count. wins: trials in which the method is better.",
         f"Verdicts are on the claim that the method is above {baseline}.",

@@ -28,12 +28,14 @@ class Runs:
         planned: the status of every run in the plans of sweeps.
         stored: every run folder, also those that are not in the frame.
         notes: one line per thing that is missing from the frame, for the reader of a table.
+        is_sequential: whether a sweep has added trials until its claims were decided.
     """
 
     frame: pl.DataFrame
     planned: Mapping[PlannedRun, RunStatus] = field(default_factory=dict)
     stored: tuple[StoredRun, ...] = ()
     notes: tuple[str, ...] = ()
+    is_sequential: bool = False
 
 
 def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicates: bool = False) -> Runs:
@@ -59,7 +61,8 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
     planned = {
         run: RunFolder(run.folder).read_stored_status() for sweep in discovery.sweeps for run in sweep.read_plan()
     }
-    return Runs(frame, planned, tuple(discovery.runs), reader.all_notes())
+    is_sequential = any(each.read_spec().get("until_decided") for each in discovery.sweeps if each.spec_file.is_file())
+    return Runs(frame, planned, tuple(discovery.runs), reader.all_notes(), is_sequential)
 
 
 @dataclass

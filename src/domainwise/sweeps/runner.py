@@ -1,7 +1,7 @@
 """`run_sweep`: plans a sweep and runs it with an engine, skips finished runs, and records why a run failed."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,9 +78,8 @@ def run_sweep(
     sweep = SweepFolder(folder)
     datasets = DatasetCache()
     plan = plan_sweep(spec, sweep.path, placement=placement, on_data=callbacks.on_data, datasets=datasets)
-    races = plan_races(plan, spec.selection, datasets) if spec.search == "race" else []
     with sweep.lock():
-        return _run_in(sweep, spec, plan, engine, callbacks, retry_failed, races)
+        return run_in_folder(sweep, spec, plan, engine, callbacks, retry_failed=retry_failed, datasets=datasets)
 
 
 def repeat_best(
@@ -103,25 +102,33 @@ def repeat_best(
         with repeated.lock():
             best = plan_best_runs(sweep.path, plan, selection, seeds, repeated.path)
             repeated_spec = replace(spec, selection=(selection,), draws=1, trials=len(seeds), search="random")
-            outcomes[repeated.path] = _run_in(repeated, repeated_spec, best, engine, callbacks)
+            outcomes[repeated.path] = run_in_folder(repeated, repeated_spec, best, engine, callbacks)
     return outcomes
 
 
-def _run_in(
+def run_in_folder(
     sweep: SweepFolder,
     spec: SweepSpec,
     plan: Plan,
     engine: Engine,
     callbacks: SweepCallbacks,
+    *,
     retry_failed: bool = False,
-    races: Sequence[Race] = (),
+    planned: Collection[PlannedRun] = (),
+    datasets: DatasetCache | None = None,
 ) -> SweepOutcome:
-    """Run the plan in a locked folder."""
+    """Run the plan in a locked folder.
+
+    Args:
+        planned: all runs of the sweep, if the plan is only a part of it.
+        datasets: where the datasets come from.
+    """
     check_seedings(plan)
     spec.claim(sweep)
-    sweep.write_plan(plan)
+    sweep.write_plan(planned or plan)
     callbacks.on_plan(plan)
-    if races:
+    if spec.search == "race":
+        races = plan_races(plan, spec.selection, datasets)
         callbacks.on_race(races)
         return run_races(races, plan, engine, callbacks, retry_failed=retry_failed)
     return run_plan(

@@ -48,6 +48,7 @@ class SweepSpec:
         test_domains: hold out only these in turn (default: all).
         hparams: fixed values, for the methods that have them.
         settings: fields of `RunConfig` that all runs share.
+        until_decided: trials are added depending on results, so that these are judged by a sequential test.
         search: `random` trains all draws to the end; `race` stops those that fall behind early, see
             `domainwise.sweeps.race`.
     """
@@ -62,6 +63,7 @@ class SweepSpec:
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    until_decided: bool = False
     search: Search = "random"
 
     def __post_init__(self) -> None:
@@ -135,6 +137,8 @@ class SweepSpec:
             del plain["grid"]  # sweeps without one stay what they were before there were grids
         if self.search == "random":
             del plain["search"]
+        if not self.until_decided:
+            del plain["until_decided"]
         return plain
 
     def claim(self, folder: SweepFolder) -> None:
@@ -144,9 +148,10 @@ class SweepSpec:
         folder.write_spec(self.as_plain())
 
     def _check_extends(self, stored: Mapping[str, Any], folder: Path) -> None:
-        plain = {"search": "random", **self.as_plain()}
-        stored = {"search": "random", **stored}
-        extensible = _RACE_EXTENSIBLE if self.search == "race" else _EXTENSIBLE
+        omitted = {"search": "random", "until_decided": False}
+        stored, plain = {**omitted, **stored}, {**omitted, **self.as_plain()}
+        # Once trials have depended on results, they always have.
+        extensible = (*(_RACE_EXTENSIBLE if self.search == "race" else _EXTENSIBLE), "until_decided")
         # Setting by setting, so that the error names the one that differs.
         names = [name for each in (stored, plain) for name in each.get("settings", {})]
         stored, plain = ({**each.get("settings", {}), **each} for each in (stored, plain))
