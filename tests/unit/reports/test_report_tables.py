@@ -40,7 +40,7 @@ def test_cell_is_the_mean_over_trials_with_its_standard_error() -> None:
     assert cell.mean == pytest.approx(70.0)
     assert cell.error == pytest.approx(4.714045)
     assert cell.trials == 3
-    assert format_parts(cell, Column("art", "domain")) == ("70.0", "4.7")
+    assert format_parts(cell, Column("art", "domain")) == ("70.0", "± 4.7")
 
 
 def test_average_is_of_unrounded_cells() -> None:
