@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from domainwise.reproduction.runner import ReproductionCallbacks
     from domainwise.storage.run_folder import RunStatus
     from domainwise.storage.sweep_folder import PlannedRun
+    from domainwise.sweeps.plan import Plan
 
 EXAMPLES = """
 Examples:
@@ -52,6 +53,8 @@ domainwise reproduce "Table 1" --scale cpu --data-dir data --dataset pacs --tria
 domainwise reproduce table_3 --scale cpu --data-dir data --draws 6 --trials 6
 
 domainwise reproduce table_7 --scale cpu --data-dir data --report-only --margin 0.5
+
+domainwise reproduce table_7 table_8 --scale cpu --data-dir data --until-decided --budget 2h
 
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
@@ -99,6 +102,17 @@ def reproduce(
         bool, typer.Option("--report-only", help="Run nothing; report the runs that are finished.")
     ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again.")] = False,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Add trials to the rows of the paper's claims until all are decided or the budget is spent. Rerun to "
+            "continue.",
+        ),
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +126,8 @@ def reproduce(
     recipes = list_paper_recipes() if all_ else [find_recipe(name) for name in recipe or []]
     if not recipes:
         raise DomainwiseError("no recipe given; name at least one or use --all (see `domainwise reproduce --list`)")
+    if not until_decided and budget is not None:
+        raise DomainwiseError("--budget is for --until-decided; give both, or --trials")
     size = find_scale(scale, trials, draws)
     from domainwise.reproduction.runner import plan_recipes
     from domainwise.reproduction.runner import reproduce as reproduce_recipes
@@ -132,7 +148,7 @@ def reproduce(
             plans = plan_recipes(recipes, size, output, on_data=data.report, **options)
         _print_estimates(plans, workers, make_console())
         return
-    is_estimated = scale != "smoke" and not report_only and not quiet
+    is_estimated = scale != "smoke" and not report_only and not until_decided and not quiet
     with show_progress(console, lambda plans: _print_estimates(plans, workers, console) if is_estimated else None) as (
         callbacks
     ):
@@ -144,6 +160,9 @@ def reproduce(
             engine=run_engine,
             retry_failed=retry_failed,
             report_only=report_only,
+            until_decided=until_decided,
+            budget=budget,
+            workers=workers,
             callbacks=callbacks,
         )
     results = list(reproduction.results.values())
@@ -185,10 +204,19 @@ def show_progress(
         if all(each.state in ("done", "failed") for each in progress.statuses.values()):
             progress.__exit__()
 
+    def start_round(runs: "Plan") -> None:
+        nonlocal progress
+        progress.__exit__()
+        data.stop()
+        progress = SweepProgress(runs, next(iter(runs.values())).steps, console).__enter__()
+
     def report_data(task: str, done: int, total: int) -> None:
         # rich shows one live display at a time.
         if not progress.live.is_started:
             data.report(task, done, total)
+
+    def report_note(note: str) -> None:
+        console.print(escape(note), highlight=False, soft_wrap=True)
 
     def report_result(result: "RecipeResult") -> None:
         files = ", ".join(map(str, result.files))
@@ -196,7 +224,9 @@ def show_progress(
 
     with DataProgress(console) as data, interruptible() as is_interrupted:
         try:
-            yield ReproductionCallbacks(report_data, start_runs, update, report_result, is_interrupted)
+            yield ReproductionCallbacks(
+                report_data, start_runs, update, report_result, is_interrupted, start_round, report_note
+            )
         finally:
             progress.__exit__()
 

@@ -36,6 +36,7 @@ class RecipePlan:
         folder: where its result is written.
         skipped: datasets that could not be opened, and why.
         file_name: name of the result's files, without suffix.
+        is_sequential: trials are added until the claims are decided, so these are judged by a sequential test.
     """
 
     recipe: Recipe
@@ -45,11 +46,23 @@ class RecipePlan:
     skipped: Mapping[str, str]
     data_dir: Path | None = None
     file_name: str = "result"
+    is_sequential: bool = False
 
     @property
     def runs(self) -> Plan:
         """All runs, trial by trial; a run that several rows or blocks share is listed once."""
         return merge_plans(row_plan.runs for row_plan in self.row_plans)
+
+    def limit_trials(self) -> "RecipePlan":
+        """Return the plan without the runs of trials that no row has begun."""
+        started = [run.trial for run in self.runs if RunFolder(run.folder).read_stored_status().state != "pending"]
+        last = max(started, default=self.scale.first_trial)
+        row_plans = [
+            replace(each, runs={run: config for run, config in each.runs.items() if run.trial <= last})
+            for each in self.row_plans
+        ]
+        scale = replace(self.scale, trials=last - self.scale.first_trial + 1)
+        return replace(self, row_plans=tuple(row_plans), scale=scale)
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:
@@ -71,6 +84,7 @@ def plan_recipe(
     device: str = "auto",
     on_data: OnProgress = ignore_progress,
     cache: DatasetCache | None = None,
+    is_sequential: bool = False,
 ) -> RecipePlan:
     """Plan the runs of a recipe.
 
@@ -80,6 +94,7 @@ def plan_recipe(
         datasets, rows: the recipe's datasets and rows to run (default: all).
         settings: replace the scale's settings; `weights` only for networks that are not trained from scratch.
         cache: builds the datasets; share one between several plans.
+        is_sequential: see `RecipePlan`.
     """
     row_plans: list[RowPlan] = []
     skipped: dict[str, str] = {}
@@ -109,7 +124,7 @@ def plan_recipe(
                     if run.trial >= scale.first_trial
                 }
                 row_plans.append(RowPlan(row, dataset, block.selection, runs))
-    return RecipePlan(recipe, scale, folder, tuple(row_plans), skipped, data_dir)
+    return RecipePlan(recipe, scale, folder, tuple(row_plans), skipped, data_dir, is_sequential=is_sequential)
 
 
 def _merge_settings(scale: Scale, dataset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

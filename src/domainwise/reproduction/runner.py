@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
+from domainwise.errors import DomainwiseError
+from domainwise.reproduction.comparison import judge_claims, select_models
 from domainwise.reproduction.plan import RecipePlan, merge_plans, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
 from domainwise.reproduction.results import RecipeResult, write_result
 from domainwise.reproduction.smoke_data import write_smoke_data
-from domainwise.selection.verdicts import check_margin
-from domainwise.storage.run_folder import RunStatus
+from domainwise.selection.verdicts import Judgement, check_margin
+from domainwise.storage.files import write_atomic
+from domainwise.storage.run_folder import RunFolder, RunStatus, create_folder
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
+from domainwise.sweeps.decision import MAX_TRIALS, Contest, parse_budget, run_contest
 from domainwise.sweeps.engine import Engine
+from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
 from domainwise.training.registry import DatasetCache
 
 Recipes = str | Recipe | Sequence[str | Recipe]
+# Exists in a scale's folder once trials have been added depending on results.
+_SEQUENTIAL_FILE = "until_decided"
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class ReproductionCallbacks:
         on_data: called while images are read and decoded, and while pictures are drawn.
         on_plan: called with all plans before anything runs.
         on_status: called with the status of every run at the start, and whenever it changes.
+        on_runs: called with the runs of every round, if trials are added until claims are decided.
+        on_note: called with the reason for it.
         on_result: called when a result has been written.
         should_stop: asked several times per second; True lets every run save and raises `RunInterrupted`.
     """
@@ -37,6 +46,8 @@ class ReproductionCallbacks:
     on_status: OnStatus = lambda run, status: None
     on_result: Callable[[RecipeResult], None] = lambda result: None
     should_stop: Callable[[], bool] = lambda: False
+    on_runs: Callable[[Plan], None] = lambda runs: None
+    on_note: Callable[[str], None] = lambda note: None
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,9 @@ def reproduce(
     engine: Engine | None = None,
     retry_failed: bool = False,
     report_only: bool = False,
+    until_decided: bool = False,
+    budget: str | float | None = None,
+    workers: int = 2,
     callbacks: ReproductionCallbacks | None = None,
 ) -> Reproduction:
     """Run recipes, compare them with the paper's numbers and judge its claims; call it again to resume.
@@ -79,11 +93,22 @@ def reproduce(
         engine: see `domainwise.sweeps.runner.make_engine` (default: two worker processes).
         retry_failed: also run what failed before.
         report_only: run nothing, and report the finished runs.
+        until_decided: add trials where claims are still open, until all are decided or the budget is spent. Runs only
+            the rows of claims.
+        budget: a duration such as `3h`, or seconds, for `until_decided` (default: no limit).
+        workers: number of runs at a time, for estimates.
     """
     callbacks = callbacks or ReproductionCallbacks()
+    seconds = None if budget is None else parse_budget(budget)
+    size = find_scale(scale) if isinstance(scale, str) else scale
+    folder = SweepFolder(Path(output) / size.name)
+    if until_decided:
+        size = replace(size, trials=max(size.trials, MAX_TRIALS))
+        create_folder(folder.path)
+        write_atomic(folder.path / _SEQUENTIAL_FILE, b"")
     plans = plan_recipes(
         recipes,
-        scale,
+        size,
         output,
         data_dir=data_dir,
         datasets=datasets,
@@ -93,10 +118,62 @@ def reproduce(
         device=device,
         on_data=callbacks.on_data,
     )
-    folder = SweepFolder(Path(output) / (scale if isinstance(scale, str) else scale.name))
+    if until_decided and not report_only:
+        _run_until_decided(
+            plans, folder, engine or make_engine(workers=workers), seconds, workers, retry_failed, callbacks
+        )
+    if until_decided:
+        plans, report_only = [plan.limit_trials() for plan in plans], True
     return run_recipe_plans(
         plans, folder, engine=engine, retry_failed=retry_failed, report_only=report_only, callbacks=callbacks
     )
+
+
+def _run_until_decided(
+    plans: Sequence[RecipePlan],
+    folder: SweepFolder,
+    engine: Engine,
+    budget: float | None,
+    workers: int,
+    retry_failed: bool,
+    callbacks: ReproductionCallbacks,
+) -> None:
+    """Add trials to the rows of the claims that are open."""
+    claims = {f"{plan.recipe.key}: {claim.text}": (plan, claim) for plan in plans for claim in plan.recipe.claims}
+    if not claims:
+        raise DomainwiseError(f"no claims to decide in {', '.join(plan.recipe.key for plan in plans)}")
+
+    def plan_trial(name: str, trial: int) -> Plan:
+        plan, claim = claims[name]
+        return merge_plans(
+            {run: config for run, config in row_plan.runs.items() if run.trial == plan.scale.first_trial + trial}
+            for row_plan in plan.row_plans
+            if row_plan.row.name in (claim.better, claim.worse)
+        )
+
+    def judge() -> dict[str, Judgement]:
+        verdicts = (
+            (f"{plan.recipe.key}: {each.claim}", each.judgement)
+            for plan in plans
+            for each in judge_claims(plan.recipe, select_models(plan), is_sequential=True)
+        )
+        return {name: judgement for name, judgement in verdicts if judgement is not None}
+
+    def run(chosen: Plan, stop: Callable[[], bool]) -> None:
+        callbacks.on_runs(chosen)
+        run_plan(chosen, engine, on_status=callbacks.on_status, should_stop=stop)
+
+    with folder.lock():
+        for planned in merge_plans(plan.runs for plan in plans) if retry_failed else ():
+            RunFolder(planned.folder).clear_failure()
+        decision = run_contest(
+            Contest(plan_trial, judge, run),
+            budget=budget,
+            workers=workers,
+            on_round=callbacks.on_note,
+            should_stop=callbacks.should_stop,
+        )
+    callbacks.on_note(decision.reason)
 
 
 def plan_recipes(
@@ -125,6 +202,7 @@ def plan_recipes(
     if scale.name == "smoke":
         data_dir = write_smoke_data(folder / "data")
     cache = DatasetCache()
+    is_sequential = (folder / _SEQUENTIAL_FILE).exists()
     return [
         plan_recipe(
             recipe,
@@ -138,6 +216,7 @@ def plan_recipes(
             device=device,
             on_data=on_data,
             cache=cache,
+            is_sequential=is_sequential,
         )
         for recipe in chosen
     ]

@@ -136,7 +136,9 @@ def run_contest(
             return Decision(judgements, f"{undecided} claims have {max_trials} trials" if undecided else "all decided")
         jobs = _list_jobs(contest, judgements, open_claims)
         if not jobs:
-            return Decision(judgements, "runs of the open claims failed")
+            return Decision(
+                judgements, "nothing left to run for the open claims: their data is missing, or runs failed"
+            )
         chosen: Plan = {}
         estimated = 0.0
         for job in jobs:
