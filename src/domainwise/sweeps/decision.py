@@ -133,7 +133,9 @@ def run_contest(
         open_claims = rank_open_claims(judgements, max_trials)
         if not open_claims:
             undecided = sum(each.verdict == "inconclusive" for each in judgements.values())
-            return Decision(judgements, f"{undecided} claims have {max_trials} trials" if undecided else "all decided")
+            return Decision(
+                judgements, f"{undecided} undecided after {max_trials} trials" if undecided else "all decided"
+            )
         jobs = _list_jobs(contest, judgements, open_claims)
         if not jobs:
             return Decision(

@@ -1,0 +1,159 @@
+"""Trials are added where claims are open, until all are decided or the budget is spent."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.errors import DomainwiseError, RunInterrupted
+from domainwise.reports import report
+from domainwise.selection.verdicts import judge_differences
+from domainwise.storage.sweep_folder import SweepFolder
+from domainwise.sweeps.decision import (
+    Decision,
+    parse_budget,
+    rank_open_claims,
+    run_sweep_until_decided,
+)
+from domainwise.sweeps.engine import EngineCallbacks
+from domainwise.sweeps.runner import SweepCallbacks, run_sweep
+from domainwise.sweeps.spec import SweepSpec
+from domainwise.training import train
+from domainwise.training.registry import DatasetCache
+
+OPTIONS = {"train_count": 40, "test_count": 10, "image_size": 16, "shifts": (0, 8)}
+SETTINGS = {"dataset_options": OPTIONS, "steps": 2, "batch_size": 4}
+# With radius 0, UAT is ERM to the bit.
+EQUAL = SweepSpec(("silhouettes",), ("erm", "uat"), hparams={"epsilon": 0.0}, settings=SETTINGS)
+
+
+def train_in_process(configs: Any, callbacks: EngineCallbacks) -> None:
+    datasets = DatasetCache()
+    for index, config in enumerate(configs):
+        if callbacks.should_stop():
+            raise RunInterrupted("stopped")
+        callbacks.on_done(index, train(config, datasets=datasets))
+
+
+def decide(folder: Path, spec: SweepSpec = EQUAL, **options: Any) -> Decision:
+    return run_sweep_until_decided(spec, folder, engine=train_in_process, placement={"threads": 1}, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("20min", 1200), ("1h30min", 5400), ("1 h 30 m", 5400), ("0.5h", 1800), (7, 7)]
+)
+def test_budgets(text: Any, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "20", "20 minutes", "h", "1h x", "-5min", "0s", 0, -1.0, "nan min"])
+def test_bad_budgets(text: Any) -> None:
+    with pytest.raises(DomainwiseError, match="budget"):
+        parse_budget(text)
+
+
+def test_equal_methods_are_decided_after_the_trials_that_a_sign_test_needs(tmp_path: Path) -> None:
+    decision = decide(tmp_path / "sweep")
+    judgement = decision.judgements["uat"]
+    assert (decision.is_complete, decision.reason) == (True, "all decided")
+    assert (judgement.verdict, judgement.trials, judgement.interval) == ("no practical difference", 6, (0.0, 0.0))
+    plan = SweepFolder(tmp_path / "sweep").read_plan()
+    assert sorted((run.algorithm, run.trial) for run in plan) == [(n, t) for n in ("erm", "uat") for t in range(6)]
+
+
+def test_it_continues_where_it_stopped_and_reports_are_sequential(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    rounds: list[str] = []
+    callbacks = SweepCallbacks(on_note=rounds.append)
+    first = decide(folder, max_trials=2, callbacks=callbacks)
+    assert (first.is_complete, first.reason) == (False, "1 undecided after 2 trials")
+    assert [text.split(":")[0] for text in rounds] == ["trial 0", "trial 1"]
+    assert decide(folder, callbacks=callbacks).is_complete
+    assert [text.split(":")[0] for text in rounds] == [f"trial {number}" for number in range(6)]
+    table = report([folder], compare_to="erm").tables[-1]
+    assert "Trials were added until claims were decided, which the intervals allow for." in table.notes
+    with pytest.raises(DomainwiseError, match="was started with until_decided True, not False"):
+        run_sweep(EQUAL, folder, engine=train_in_process)
+
+
+def test_a_sweep_with_fixed_trials_can_be_continued(tmp_path: Path) -> None:
+    run_sweep(SweepSpec(**{**vars(EQUAL), "trials": 3}), tmp_path / "sweep", engine=train_in_process)
+    rounds: list[str] = []
+    assert decide(tmp_path / "sweep", callbacks=SweepCallbacks(on_note=rounds.append)).is_complete
+    assert rounds[0].startswith("trial 3:")
+
+
+def test_a_budget_that_is_too_small_for_one_run_is_an_error(tmp_path: Path) -> None:
+    spec = SweepSpec(**{**vars(EQUAL), "settings": {**SETTINGS, "steps": 10**7}})
+    with pytest.raises(DomainwiseError, match=r"the budget is too small: the next run takes about \d+ s"):
+        decide(tmp_path / "sweep", spec, budget=60)
+
+
+def test_when_the_budget_is_over_runs_stop_and_the_next_call_resumes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from domainwise.sweeps import decision as module
+
+    now = 0.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    runs: list[str] = []
+
+    def engine(configs: Any, callbacks: EngineCallbacks) -> None:
+        nonlocal now
+
+        def on_done(index: int, result: Any) -> None:
+            nonlocal now
+            now += 4.0
+            runs.append(result.config.algorithm_name)
+            callbacks.on_done(index, result)
+
+        train_in_process(configs, EngineCallbacks(on_done=on_done, should_stop=callbacks.should_stop))
+
+    def run(budget: float) -> Decision:
+        return run_sweep_until_decided(EQUAL, tmp_path / "sweep", engine=engine, budget=budget)
+
+    # The first trial fits by the estimate; after its first run the budget is over.
+    assert run(budget=3).reason == "the budget is spent"
+    assert runs == ["erm"]
+    assert run(budget=6).reason == "the budget is spent"
+    assert runs == ["erm", "uat", "erm"]
+
+
+def test_ctrl_c_is_not_the_end_of_the_budget(tmp_path: Path) -> None:
+    with pytest.raises(RunInterrupted):
+        decide(tmp_path / "sweep", callbacks=SweepCallbacks(should_stop=lambda: True))
+
+
+def test_a_failed_run_ends_the_claim_and_not_the_others(tmp_path: Path) -> None:
+    def engine(configs: Any, callbacks: EngineCallbacks) -> None:
+        for index, config in enumerate(configs):
+            if config.algorithm_name == "mixup" and config.trial_seed == 1:
+                callbacks.on_failed(index, "out of memory")
+            else:
+                callbacks.on_done(index, train(config))
+
+    spec = SweepSpec(**{**vars(EQUAL), "algorithms": ("erm", "uat", "mixup")})
+    decision = run_sweep_until_decided(spec, tmp_path / "sweep", engine=engine)
+    assert decision.reason.startswith("nothing left to run for the open claims")
+    assert decision.judgements["uat"].verdict == "no practical difference"
+    assert decision.judgements["mixup"].trials == 1
+
+
+def test_the_most_uncertain_claims_come_first() -> None:
+    judgements = judge_differences(
+        {
+            "decided": [5.0, 5.2, 4.9, 5.1, 5.0, 5.2, 4.9, 5.1],
+            "narrow": [1.0, -1.2, 1.4, -0.9, 1.2, -1.1, 0.7, -1.0],
+            "wide": [10.0, -12.0, 14.0, -9.0, 12.0, -11.0, 7.0, -10.0],
+            "two": [1.0, 3.0],
+            "none": [],
+        },
+        is_sequential=True,
+    )
+    assert rank_open_claims(judgements) == ["none", "two", "wide", "narrow"]
+    assert rank_open_claims(judgements, max_trials=8) == ["none", "two"]
+
+
+def test_unknown_baseline(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="unknown method to compare to 'mat'"):
+        decide(tmp_path / "sweep", baseline="mat")
