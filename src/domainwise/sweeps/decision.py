@@ -132,9 +132,9 @@ def run_contest(
         judgements = contest.judge()
         open_claims = rank_open_claims(judgements, max_trials)
         if not open_claims:
-            undecided = sum(each.verdict == "inconclusive" for each in judgements.values())
-            return Decision(
-                judgements, f"{undecided} undecided after {max_trials} trials" if undecided else "all decided"
+            decision = Decision(judgements, "all decided")
+            return (
+                decision if decision.is_complete else replace(decision, reason=f"undecided after {max_trials} trials")
             )
         jobs = _list_jobs(contest, judgements, open_claims)
         if not jobs:

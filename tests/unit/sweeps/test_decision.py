@@ -66,12 +66,12 @@ def test_it_continues_where_it_stopped_and_reports_are_sequential(tmp_path: Path
     rounds: list[str] = []
     callbacks = SweepCallbacks(on_note=rounds.append)
     first = decide(folder, max_trials=2, callbacks=callbacks)
-    assert (first.is_complete, first.reason) == (False, "1 undecided after 2 trials")
+    assert (first.is_complete, first.reason) == (False, "undecided after 2 trials")
     assert [text.split(":")[0] for text in rounds] == ["trial 0", "trial 1"]
     assert decide(folder, callbacks=callbacks).is_complete
     assert [text.split(":")[0] for text in rounds] == [f"trial {number}" for number in range(6)]
     table = report([folder], compare_to="erm").tables[-1]
-    assert "Trials were added until claims were decided, which the intervals allow for." in table.notes
+    assert "Trials were added until claims were decided, which the intervals allow for." in table.footnotes
     with pytest.raises(DomainwiseError, match="was started with until_decided True, not False"):
         run_sweep(EQUAL, folder, engine=train_in_process)
 
