@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         UniversalPerturbation,
     )
     from domainwise.reports import report
-    from domainwise.reproduction import reproduce
+    from domainwise.reproduction import reproduce, study
     from domainwise.sweeps.runner import run_sweep
     from domainwise.sweeps.spec import SweepSpec
     from domainwise.training.config import RunConfig
@@ -39,6 +39,7 @@ __all__ = [
     "report",
     "reproduce",
     "run_sweep",
+    "study",
     "train",
 ]
 
@@ -59,6 +60,7 @@ __getattr__ = export_lazily(
         "report": "reports",
         "reproduce": "reproduction",
         "run_sweep": "sweeps.runner",
+        "study": "reproduction",
         "train": "training.trainer",
     },
 )

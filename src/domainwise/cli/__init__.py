@@ -20,6 +20,7 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "study",
     "reproduce",
     "demo",
     "algorithms",

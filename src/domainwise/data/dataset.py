@@ -149,7 +149,8 @@ def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domai
     """Return the role of each domain.
 
     If the dataset fixes the roles, naming domains only leaves out the others of that role. Otherwise the test domains
-    must be named, and all others train unless the training domains are named too.
+    must be named, and all others train unless the training domains are named too. With all domains named as training
+    domains, nothing is tested: that is how to train a final model.
 
     Raises:
         DomainwiseError: a name is unknown, a domain has two roles or the wrong one, or a role has no domain.
@@ -172,7 +173,7 @@ def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domai
         train = tuple(train_domains) or by_role["train"]
         assignment = "fixed" if set(train) == set(by_role["train"]) else "named"
         return Roles(train, by_role["validation"], tuple(test_domains) or by_role["test"], assignment)
-    if not test_domains:
+    if not test_domains and set(train_domains) < set(dataset.domain_names):
         raise DomainwiseError(
             f"no test domain for {dataset.name}; choose with --test-domain from {', '.join(dataset.domain_names)}"
         )

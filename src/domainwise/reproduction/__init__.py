@@ -7,6 +7,7 @@ from domainwise.lazy import export_lazily
 if TYPE_CHECKING:
     from domainwise.reproduction.comparison import ClaimVerdict
     from domainwise.reproduction.demo import run_demo
+    from domainwise.reproduction.method_study import Study, study
     from domainwise.reproduction.recipe import (
         Recipe,
         Scale,
@@ -26,6 +27,7 @@ __all__ = [
     "Reproduction",
     "ReproductionCallbacks",
     "Scale",
+    "Study",
     "estimate_cost",
     "find_recipe",
     "find_scale",
@@ -34,6 +36,7 @@ __all__ = [
     "plan_recipes",
     "reproduce",
     "run_demo",
+    "study",
 ]
 
 __getattr__ = export_lazily(
@@ -45,6 +48,7 @@ __getattr__ = export_lazily(
         "Reproduction": "runner",
         "ReproductionCallbacks": "runner",
         "Scale": "recipe",
+        "Study": "method_study",
         "estimate_cost": "recipe",
         "find_recipe": "recipe",
         "find_scale": "recipe",
@@ -53,6 +57,7 @@ __getattr__ = export_lazily(
         "plan_recipes": "runner",
         "reproduce": "runner",
         "run_demo": "demo",
+        "study": "method_study",
     },
 )
 

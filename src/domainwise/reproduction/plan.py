@@ -171,4 +171,4 @@ def _build_spec(
 
 
 def _slugify(name: str) -> str:
-    return name.replace(", ", "-").replace(" ", "_")
+    return name.replace(", ", "-").replace(" ", "_").replace("/", "-")  # a radius may be 1/255 rms

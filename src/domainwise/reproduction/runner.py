@@ -16,7 +16,7 @@ from domainwise.selection.verdicts import Judgement, check_margin
 from domainwise.storage.files import write_atomic
 from domainwise.storage.run_folder import RunFolder, RunStatus, create_folder
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
-from domainwise.sweeps.decision import MAX_TRIALS, Contest, parse_budget, run_contest
+from domainwise.sweeps.decision import MAX_TRIALS, Contest, Decision, parse_budget, run_contest
 from domainwise.sweeps.engine import Engine
 from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
@@ -119,8 +119,14 @@ def reproduce(
         on_data=callbacks.on_data,
     )
     if until_decided and not report_only:
-        _run_until_decided(
-            plans, folder, engine or make_engine(workers=workers), seconds, workers, retry_failed, callbacks
+        decide_claims(
+            plans,
+            folder,
+            engine=engine,
+            budget=seconds,
+            workers=workers,
+            retry_failed=retry_failed,
+            callbacks=callbacks,
         )
     if until_decided:
         plans, report_only = [plan.limit_trials() for plan in plans], True
@@ -129,16 +135,21 @@ def reproduce(
     )
 
 
-def _run_until_decided(
+def decide_claims(
     plans: Sequence[RecipePlan],
     folder: SweepFolder,
-    engine: Engine,
-    budget: float | None,
-    workers: int,
-    retry_failed: bool,
+    *,
+    engine: Engine | None = None,
+    budget: float | None = None,
+    workers: int = 2,
+    rank: Callable[[Mapping[str, Judgement], int], list[str]] | None = None,
+    retry_failed: bool = False,
     callbacks: ReproductionCallbacks,
-) -> None:
-    """Add trials to the rows of the claims that are open."""
+) -> Decision:
+    """Add trials to the rows of the claims that are open; arguments as of `reproduce` and `run_contest`.
+
+    The plans must have all trials that may be added.
+    """
     claims = {f"{plan.recipe.key}: {claim.text}": (plan, claim) for plan in plans for claim in plan.recipe.claims}
     if not claims:
         raise DomainwiseError(f"no claims to decide in {', '.join(plan.recipe.key for plan in plans)}")
@@ -161,8 +172,9 @@ def _run_until_decided(
 
     def run(chosen: Plan, stop: Callable[[], bool]) -> None:
         callbacks.on_runs(chosen)
-        run_plan(chosen, engine, on_status=callbacks.on_status, should_stop=stop)
+        run_plan(chosen, runner, on_status=callbacks.on_status, should_stop=stop)
 
+    runner = engine or make_engine(workers=workers)
     with folder.lock():
         for planned in merge_plans(plan.runs for plan in plans) if retry_failed else ():
             RunFolder(planned.folder).clear_failure()
@@ -170,10 +182,12 @@ def _run_until_decided(
             Contest(plan_trial, judge, run),
             budget=budget,
             workers=workers,
+            rank=rank,
             on_round=callbacks.on_note,
             should_stop=callbacks.should_stop,
         )
     callbacks.on_note(decision.reason)
+    return decision
 
 
 def plan_recipes(

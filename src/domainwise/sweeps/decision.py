@@ -112,17 +112,22 @@ def run_contest(
     budget: float | None = None,
     workers: int = 2,
     max_trials: int = MAX_TRIALS,
+    rank: Callable[[Mapping[str, Judgement], int], list[str]] | None = None,
     on_round: Callable[[str], None] = lambda reason: None,
     should_stop: Callable[[], bool] = lambda: False,
     datasets: DatasetCache | None = None,
 ) -> Decision:
     """Add trials to the claims that are still open, the most uncertain first, until all are decided.
 
+    Which claims get more trials may depend on the results in any way: the sequential intervals allow for it.
+
     Args:
         budget: seconds; runs that would not fit are not started, and those that take longer than estimated are saved
             and stopped. Call again to continue.
         workers: number of runs at a time, for estimates.
         max_trials: per claim.
+        rank: returns the claims that get another trial, in order, from what is known about each and `max_trials`
+            (default: `rank_open_claims`).
         on_round: called with what is going to run next, and why.
         datasets: where the datasets come from.
     """
@@ -130,7 +135,7 @@ def run_contest(
     is_first = True
     while True:
         judgements = contest.judge()
-        open_claims = rank_open_claims(judgements, max_trials)
+        open_claims = (rank or rank_open_claims)(judgements, max_trials)
         if not open_claims:
             decision = Decision(judgements, "all decided")
             return (
