@@ -81,6 +81,7 @@ def study(
     image_size: int | None = None,
     batch_size: int | None = None,
     steps: int | None = None,
+    max_trials: int = MAX_TRIALS,
     margin: float = MARGIN,
     data_dir: str | Path | None = None,
     device: str = "auto",
@@ -99,6 +100,7 @@ def study(
         budget: a duration such as `60min`, or seconds.
         network, weights, image_size, batch_size: as for `domainwise train` (default: the dataset's).
         steps: updates per run (default: what lets the budget pay for about six trials of the best methods).
+        max_trials: per method.
         margin: largest difference without practical importance, in points.
         workers: number of runs at a time.
     """
@@ -126,6 +128,7 @@ def study(
         engine=engine,
         budget=max(1.0, (1 - _RESERVE) * seconds - (time.monotonic() - start)),
         workers=workers,
+        max_trials=max_trials,
         rank=rank_by_promise,
         callbacks=callbacks,
     )
