@@ -114,7 +114,7 @@ def study(
     cache = DatasetCache()
     config = RunConfig.of(dataset=dataset, algorithm=BASELINE, data_dir=data_dir, device=device, **settings)
     built = cache.build(config, callbacks.on_data)
-    notes = _check_data(built)
+    notes = check_data(built)
     create_folder(folder.path)
     _claim(folder.path, {"dataset": built.name, **{name: str(value) for name, value in settings.items()}})
     if len(built.domains) == 1:
@@ -160,7 +160,7 @@ def list_rows(dataset: Dataset) -> list[Row]:
     return [replace(row, space="domainbed") for row in rows]
 
 
-def _check_data(dataset: Dataset) -> list[str]:
+def check_data(dataset: Dataset) -> list[str]:
     """Return what a reader should know about the data; raise an error if there is nothing to select models by."""
     notes = []
     for name, split in split_domains(dataset, 0).items():
@@ -200,7 +200,7 @@ def _measure_shift(
     file = folder / _SHIFT_FILE
     if file.exists():
         stored = json.loads(file.read_bytes())
-        parts = {name: tuple(DomainShift(**each) for each in stored[name]) for name in ("left_out", "pairs")}
+        parts = {name: tuple(map(_read_shift, stored[name])) for name in ("left_out", "pairs")}
         return ShiftReport(**{**stored, **parts, "caveats": tuple(stored["caveats"])})
     try:
         shift = measure_domain_shift(
@@ -211,6 +211,10 @@ def _measure_shift(
         return None
     write_atomic(file, json.dumps(asdict(shift), indent=2).encode())
     return shift
+
+
+def _read_shift(stored: Mapping[str, Any]) -> DomainShift:
+    return DomainShift(**{**stored, "others": tuple(stored["others"]), "images": tuple(stored["images"])})
 
 
 def _choose_steps(
