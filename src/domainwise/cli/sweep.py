@@ -277,7 +277,7 @@ def _print_estimate(
             configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), datasets=datasets
         )
     console.print(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time", highlight=False)
-    command = train_command(replace(configs[0], stop_after=None))
+    command = train_command(next(config for run, config in plan.items() if run not in ended))
     console.print(f"for example: {command}", highlight=False, soft_wrap=True)
 
 
