@@ -191,7 +191,8 @@ def sweep(
         def on_race(races: "Sequence[Race]") -> None:
             for note in filter(None, dict.fromkeys(race.describe() for race in races)):
                 on_note(note)
-            progress.expect([steps / race.steps for race in races for steps in race.expected_steps])
+            shares = [steps / race.steps for race in races for steps in race.expected_steps]
+            progress.expect(races[0].steps, shares)
 
         callbacks = SweepCallbacks(data.report, on_plan, progress.update, is_interrupted, on_race, on_note)
         outcomes = {
