@@ -153,8 +153,9 @@ class SweepProgress:
         if self.statuses and self.console.is_terminal:
             self.live.start()
 
-    def expect(self, shares: Sequence[float]) -> None:
-        """Expect these shares of the runs' steps, because a race stops some of them early."""
+    def expect(self, steps: int, shares: Sequence[float]) -> None:
+        """Expect these shares of the steps of the runs, because a race stops some of them early."""
+        self.steps = self.steps or steps
         self.share = sum(shares) / len(shares)
 
     def update(self, run: PlannedRun, status: RunStatus) -> None:

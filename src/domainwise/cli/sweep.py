@@ -216,7 +216,8 @@ def sweep(
         def on_race(races: "Sequence[Race]") -> None:
             for note in filter(None, dict.fromkeys(race.describe() for race in races)):
                 on_note(note)
-            progress.expect([steps / race.steps for race in races for steps in race.expected_steps])
+            shares = [steps / race.steps for race in races for steps in race.expected_steps]
+            progress.expect(races[0].steps, shares)
 
         callbacks = SweepCallbacks(data.report, on_plan, progress.update, is_interrupted, on_race, on_note)
         if until_decided:
@@ -322,7 +323,7 @@ def _print_estimate(
             configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), datasets=datasets
         )
     console.print(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time", highlight=False)
-    command = train_command(replace(configs[0], stop_after=None))
+    command = train_command(next(config for run, config in plan.items() if run not in ended))
     console.print(f"for example: {command}", highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from inline_engine import InlineEngine
 
 from domainwise.errors import RunInterrupted
-from domainwise.selection import read_runs
+from domainwise.selection import read_runs, recommend
 from domainwise.storage.run_folder import SCHEMA, RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.plan import plan_sweep
@@ -328,6 +328,21 @@ def test_more_trials_and_methods_are_races_of_their_own(tmp_path: Path) -> None:
     assert outcome == SweepOutcome(done=4, failed=0, stopped=12)
     assert before.items() <= read_stops(folder).items()
     assert not any("-erm-" in name and "trial0" in name for name in names)
+
+
+def test_the_last_point_of_a_raced_grid_is_recommended(tmp_path: Path) -> None:
+    grid = {"epsilon": (0.1, 0.5, 2.0)}
+    spec = replace(RACE, algorithms=("erm", "uat"), draws=1, grid=grid, hparams={"warmup": 0.0})
+    # ERM has no radius, hence one draw and no race.
+    assert run(spec, tmp_path / "sweep")[0] == SweepOutcome(done=2, failed=0, stopped=2)
+    (recommendation,) = recommend(tmp_path / "sweep")
+    assert recommendation.algorithm == "uat"
+    (survivor,) = (
+        planned.draw
+        for planned, status in SweepFolder(tmp_path / "sweep").read_statuses().items()
+        if planned.algorithm == "uat" and status.state == "done"
+    )
+    assert recommendation.recommended.values == {"epsilon": grid["epsilon"][survivor]}
 
 
 def test_too_few_records_for_a_race(tmp_path: Path) -> None:
