@@ -95,6 +95,9 @@ def study(
     if quiet:
         return
     stdout = make_console()
+    stdout.print(f"\n[bold]{escape(result.advice)}[/bold]", highlight=False, soft_wrap=True)
+    for command in result.commands:
+        stdout.print(f"  {escape(command)}", highlight=False, soft_wrap=True)
     for table in result.tables:
         stdout.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False, soft_wrap=True)
         print_table(table.header, table.rows, table.numeric)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from matplotlib.figure import Figure
 
 from domainwise.data import Dataset
 from domainwise.data.dataset import split_domains
 from domainwise.errors import DomainwiseError
+from domainwise.figures import render_figure, write_figure
 from domainwise.reports.formats import format_markdown_table
-from domainwise.reports.html import TextTable, write_page
+from domainwise.reports.html import Answer, Picture, TextTable, write_page
 from domainwise.reproduction.comparison import select_models
 from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
@@ -57,7 +59,7 @@ class Study:
         judgements: what is known about "method is above ERM", by method.
         shift: how far apart the domains are.
         commands: how to train the final model on all domains, and predict with it.
-        files: the files that were written: Markdown, and the page if there are runs.
+        files: the files that were written: Markdown, a picture and the page if there are runs.
     """
 
     dataset: str
@@ -318,19 +320,26 @@ def _write_study(
     tables = [_tabulate_methods(plan, judgements), _tabulate_domains(dataset, notes)]
     tables += [_tabulate_shift(shift)] if shift is not None else []
     held_out = "each domain held out in turn" if _is_free(dataset) else "tested on the dataset's test domains"
-    how = (
-        f"{decision.reason.capitalize()}. {steps} steps per run, {held_out}.",
-        f"Train the final model on all domains: {commands[0]}",
-        f"Then predict: {commands[1]}",
-    )
-    tables[0] = replace(tables[0], title=advice, notes=(*tables[0].notes, *how))
-    files = [folder / "study.md"]
-    write_atomic(files[0], _format_markdown(dataset, tables).encode())
+    how = f"{decision.reason.capitalize()}. {steps} steps per run, {held_out}."
+    tables[0] = replace(tables[0], notes=(*tables[0].notes, how))
+    figure = plot_differences(judgements, plan.recipe.margin or MARGIN)
+    files = [folder / "study.md", folder / "study.png"]
+    write_atomic(files[0], _format_markdown(dataset, advice, commands, tables).encode())
+    write_figure(files[1], figure)
     finished = [each for row_plan in plan.row_plans for each in row_plan.list_finished()]
     if finished:
         files.append(folder / "study.html")
-        title = f"Which method to use for {dataset.name}?"
-        write_page(files[1], finished, split_variants=True, title=title, tables=tables)
+        caption = "Accuracy minus that of ERM in points, with intervals. Within the band, a difference does not matter."
+        write_page(
+            files[-1],
+            finished,
+            selections=("training_domain",),
+            split_variants=True,
+            title=f"Which method to use for {dataset.name}?",
+            answer=Answer(advice, commands),
+            tables=tables,
+            pictures=[Picture("Methods compared with ERM", caption, caption, png=render_figure(figure))],
+        )
     return Study(
         dataset.name, recommended, advice, judgements, shift, tuple(notes), commands, tuple(tables), tuple(files)
     )
@@ -411,8 +420,32 @@ def _format_shift(value: float, spread: float | None) -> str:
     return f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"
 
 
-def _format_markdown(dataset: Dataset, tables: Sequence[TextTable]) -> str:
-    parts = [f"# Which method to use for {dataset.name}?"]
+def plot_differences(judgements: Mapping[str, Judgement], margin: float) -> Figure:
+    """Plot the difference of each method to ERM with its interval, the best first, and the margin as a band."""
+    names = sorted(judgements, key=lambda name: judgements[name].estimate or 0.0)
+    figure = Figure((7.2, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    axes.axvspan(-margin, margin, color="0.92", zorder=0)
+    axes.axvline(0, color="0.4", linewidth=1)
+    for place, name in enumerate(names):
+        each = judgements[name]
+        if each.estimate is None:
+            continue
+        color = {"holds": "C2", "does not hold": "C3"}.get(each.verdict, "C0")
+        if each.interval is not None:
+            axes.plot(each.interval, (place, place), color=color, linewidth=2)
+        axes.plot(each.estimate, place, "o", color=color, fillstyle="none" if each.interval is None else "full")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.set_xlabel("accuracy on unseen domains minus ERM, points (hollow: no interval yet)")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _format_markdown(dataset: Dataset, advice: str, commands: Sequence[str], tables: Sequence[TextTable]) -> str:
+    code = "\n".join(commands)
+    parts = [f"# Which method to use for {dataset.name}?", advice, f"```sh\n{code}\n```"]
     for table in tables:
         parts.append(f"## {table.title}\n\n{format_markdown_table(table.header, table.rows, table.numeric)}")
         parts += table.notes
@@ -427,8 +460,7 @@ def _describe_single_domain(config: RunConfig, dataset: Dataset, folder: Path, n
     )
     final = replace(config, train_domains=dataset.domain_names, augment=True, output=folder / "final")
     commands = (train_command(final), f"domainwise predict {folder / 'final'} IMAGES")
-    table = _tabulate_domains(dataset, (*notes, f"Train a model: {commands[0]}", f"Then predict: {commands[1]}"))
-    table = replace(table, title=advice)
+    table = _tabulate_domains(dataset, notes)
     file = folder / "study.md"
-    write_atomic(file, _format_markdown(dataset, [table]).encode())
+    write_atomic(file, _format_markdown(dataset, advice, commands, [table]).encode())
     return Study(dataset.name, BASELINE, advice, {}, None, tuple(notes), commands, (table,), (file,))

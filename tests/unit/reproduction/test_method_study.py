@@ -54,7 +54,7 @@ def test_it_ends_with_advice_a_page_and_commands_that_work(photos: Path, tmp_pat
     notes: list[str] = []
     result = run_study(photos, tmp_path / "out", callbacks=ReproductionCallbacks(on_note=notes.append))
     assert result.recommended in {row.name for row in list_rows(build_dataset(photos, {}, seed=0))}
-    assert [file.name for file in result.files] == ["study.md", "study.html"]
+    assert [file.name for file in result.files] == ["study.md", "study.png", "study.html"]
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Which method to use for pets?" in page
     assert "How far apart the domains are" in page

@@ -77,6 +77,14 @@ class TextTable:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a page is about in a sentence or two, shown first, and the commands that follow from it."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class _View:
     """What the page shows for one selection rule; every plot comes with the numbers it shows."""
 
@@ -101,6 +109,7 @@ def write_page(
     split_variants: bool = False,
     pictures: Sequence[Picture] = (),
     tables: Sequence[TextTable] = (),
+    answer: Answer | None = None,
     model_pictures: bool = False,
     dataset: "AnyDataset | None" = None,
     data_dir: str | Path | None = None,
@@ -114,7 +123,8 @@ def write_page(
         title: heading of the page.
         selections: model selection rules to show (default: that of the sweep first, then all others that apply).
         pictures: your own pictures, between the plots and the list of runs.
-        tables: comparisons with the paper, before the results.
+        tables: comparisons with the paper, or the evidence for the answer, before the results.
+        answer: shown first.
         model_pictures: add pictures of the selected models: Grad-CAM, perturbations, accuracy under attack. Needs torch
             and the data.
         dataset: the images for `model_pictures`, if they are not those the runs were trained on.
@@ -142,6 +152,7 @@ def write_page(
         margin=margin,
         pictures=pictures,
         tables=tables,
+        answer=answer,
     )
     write_text(output, text)
 
@@ -157,6 +168,7 @@ def render_page(
     margin: float = MARGIN,
     pictures: Sequence[Picture] = (),
     tables: Sequence[TextTable] = (),
+    answer: Answer | None = None,
 ) -> str:
     """Return the page about runs that were already read; arguments as of `write_page`."""
     selected = _apply_selections(data, selections or list(SELECTIONS))
@@ -184,6 +196,7 @@ def render_page(
         descriptions={selection: describe_selection(selection) for selection in selected},
         pictures=pictures,
         text_tables=tables,
+        answer=answer,
         run_count=len(data.page_runs),
         run_data=format_script_json(build_run_rows(data, selected)),
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
