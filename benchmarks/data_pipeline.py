@@ -113,7 +113,7 @@ def draw_batches_repeatedly(dataset: Dataset, steps: int) -> None:
 
 def draw(dataset: Dataset, batch_size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     domains = [(domain, torch.arange(len(domain))) for domain in dataset.domains]
-    return draw_batches(domains, batch_size, GENERATOR, CPU, is_augmented=True)
+    return draw_batches(domains, batch_size, GENERATOR, CPU, augmentation=GENERATOR)
 
 
 def measure_step(options: argparse.Namespace) -> tuple[float, float]:

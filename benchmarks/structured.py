@@ -129,7 +129,9 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
     if dataset == "pacs":
         small = {"epsilon": setup.radii[0]}
         arms.append(Arm(f"AT of rank 3, {setup.radii[0]}", "at", {"rank": 3, **small}))
-        arms.append(Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small}))
+        arms.append(
+            Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small})
+        )
     if dataset != "silhouettes":
         return arms
     arms += [
@@ -182,10 +184,11 @@ def run_task(task: Task, data_dir: str, weights: str) -> Record:
     )
     algorithm.train()
     batch_stream = torch.Generator().manual_seed(task.seed)
+    augmentation = batch_stream if arm.is_augmented else None
     parts = [(domains[name], splits[name].main) for name in train]
     losses = []
     for _ in range(setup.steps):
-        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, is_augmented=arm.is_augmented)
+        batches = draw_batches(parts, setup.batch_size, batch_stream, CPU, augmentation=augmentation)
         losses.append(algorithm.update(batches)["loss"])
     network.eval()
     return {

@@ -1,7 +1,7 @@
 """Options are generated from the fields of `RunConfig`: adding a run setting is one edit."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from domainwise.cli import options
 from domainwise.cli.options import add_run_options, parse_literals, parse_pairs
 from domainwise.errors import DomainwiseError
-from domainwise.training.config import RunConfig, option_names, setting
+from domainwise.training.config import OPTION_SETTINGS, RunConfig, option_names, setting
 
 
-def run_command(names: list[str], *args: str, is_default_none: bool = False) -> dict[str, Any]:
+def run_command(names: Sequence[str], *args: str, is_default_none: bool = False) -> dict[str, Any]:
     """Return the settings that a command with generated options is called with."""
     calls: list[dict[str, Any]] = []
 
@@ -29,25 +29,22 @@ def run_command(names: list[str], *args: str, is_default_none: bool = False) -> 
     return calls[0]
 
 
-ALL = [field.name for field in dataclasses.fields(RunConfig)]
-
-
 def test_defaults_are_those_of_run_config() -> None:
-    assert RunConfig.of(**run_command(ALL)) == RunConfig()
+    assert RunConfig.of(**run_command(OPTION_SETTINGS)) == RunConfig()
 
 
 def test_every_setting_has_help_and_an_option(domainwise: Callable[..., Any]) -> None:
     text = domainwise("train", "--help").out
     for field in dataclasses.fields(RunConfig):
         assert field.metadata["help"].endswith(".")
-        assert option_names(field)[0] in text
+        assert (option_names(field)[0] in text) == field.metadata["is_option"]
 
 
 def test_values_reach_the_config() -> None:
     args = ["--dataset", "pacs", "--steps", "7", "--dropout", "0.5", "--no-augment", "--keep-perturbations"]
     args += ["--train-domain", "a", "--train-domain", "b", "-H", "epsilon=.5", "-o", "there", "--backbone", "resnet18"]
     args += ["--dataset-option", "shifts=0,8", "--image-size", "48", "--skip-broken"]
-    settings = run_command(ALL, *args)
+    settings = run_command(OPTION_SETTINGS, *args)
     assert settings["dataset"] == "pacs"
     assert (settings["steps"], settings["dropout"], settings["augment"]) == (7, 0.5, False)
     assert settings["keep_perturbations"] is True

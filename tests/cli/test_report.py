@@ -142,23 +142,25 @@ def test_extra_columns_and_comparisons(sweep: Path) -> None:
     assert "| method | art | cartoon | sketch | Avg | worst | gap | training |" in text
     assert "| method | art | cartoon | sketch | Avg | worst | gap |\n" in text
     assert "The paper has no numbers for this table." in text
-    assert "| mat | +5.0 ± 0.0 | 3 | 3 | 0.2500 |" in text
+    assert "| mat | +5.0 | 1 | 1 | inconclusive | — |" in text
 
 
 def test_errors(sweep: Path, tmp_path: Path) -> None:
     assert "unknown format 'yaml'" in error_of(sweep, "--format", "yaml")
     assert "unknown column 'best'" in error_of(sweep, "--column", "best")
     assert "unknown method to compare to 'irm'" in error_of(sweep, "--compare-to", "irm")
+    assert "margin must be at least 0 points, got -1" in error_of(sweep, "--compare-to", "erm", "--margin", "-1")
+    assert "--margin is for verdicts; add --compare-to METHOD" in error_of(sweep, "--margin", "2")
     (tmp_path / "file").touch()
     assert "t.md could not be written" in error_of(sweep, "--output", tmp_path / "file" / "t.md")
     assert "nothing" in error_of(tmp_path / "nothing")
 
 
 def test_python_call_gives_the_same_tables(sweep: Path) -> None:
-    options = {"selections": ["test_domain"], "columns": ["worst"], "compare_to": "erm"}
+    options = {"selections": ["test_domain"], "columns": ["worst"], "compare_to": "erm", "margin": 0.5}
     result = reports.report([sweep], **options)  # type: ignore[arg-type]
-    words = ("--selection", "test_domain", "--column", "worst", "--compare-to", "erm", "--format", "json")
-    assert reports.FORMATS["json"](result) == stdout_of(sweep, *words)
+    words = ("--selection", "test_domain", "--column", "worst", "--compare-to", "erm", "--margin", "0.5")
+    assert reports.FORMATS["json"](result) == stdout_of(sweep, *words, "--format", "json")
 
 
 def test_quiet_prints_the_table_and_no_notes(sweep: Path) -> None:

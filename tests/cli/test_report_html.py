@@ -62,6 +62,7 @@ def test_table_options_apply_to_the_page(sweep: Path, tmp_path: Path) -> None:
     assert '<th scope="col">worst</th>' in text
     assert "The paper has no numbers for this table." in text
     assert "+5.0" in text
+    assert "<td>inconclusive</td>" in text
 
 
 def test_duplicates_raise_an_error_that_names_the_option(duplicates: Path, tmp_path: Path) -> None:

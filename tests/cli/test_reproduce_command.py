@@ -38,6 +38,7 @@ def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any])
         (("table_1", "--workers", "0"), "workers must be at least 1, got 0"),
         (("table_1", "--trials", "0"), "trials must be at least 1, got 0"),
         (("table_1", "--draws", "-1"), "draws must be at least 1, got -1"),
+        (("table_1", "--margin", "-1"), "margin must be at least 0 points, got -1"),
         (("table_1", "--dataset", "pcas"), "unknown dataset of these recipes 'pcas'; did you mean 'pacs'?"),
         (
             ("table_7", "--row", "mat, eta .1"),
@@ -106,7 +107,7 @@ def test_the_list_and_help_import_no_torch() -> None:
 def test_verdicts_wrap_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evidence = "-0.9 ± 4.2 points over 4 pairs from 1 trial, at ahead in 1, p = 0.88; 4 pairs cannot reach p < 0.05"
+    evidence = "on pacs, vlcs only: -0.9 [-4.2, +2.4] points over 4 trials, at ahead in 1; 112 trials needed"
     verdict = ClaimVerdict("AT is above ERM on average over the datasets", "inconclusive", evidence)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")

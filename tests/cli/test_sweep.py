@@ -81,6 +81,7 @@ def test_run_extend_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
         "state": "failed",
         "step": 4,
         "error": "ValueError: no",
+        "reason": "",
     }
     assert sorted(folder.rglob("*")) == files
 
@@ -168,6 +169,30 @@ def test_grid_run_resume_extend_recommend_and_report(domainwise: Cli, tmp_path: 
     assert "recommended" not in domainwise(*words, "--quiet").out
 
 
+def test_race_dry_run_run_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = [*SMALL, "--steps", "20", "--draws", "4", "--search", "race", "-o", folder]
+    dry = domainwise(*words, "--dry-run")
+    assert dry.code == 0, dry.err
+    plan = "race for erm on silhouettes: 4 draws, 2 after 3, 1 after 9 of 20 steps (44% of a full search)"
+    assert plan in dry.out
+    assert "stop-after" not in dry.out
+    outcome = domainwise(*words)
+    assert outcome.code == 0, outcome.err
+    assert plan in outcome.err
+    assert "done: 2 of 8 runs (6 stopped early) in" in outcome.out
+    assert outcome.err.count(": stopped after 3 of 20 steps: holdout ") == 4
+    status = domainwise("sweep", "status", folder)
+    assert status.out.count("stopped after 9 of 20 steps: holdout ") == 2
+    runs = json.loads(domainwise("sweep", "status", folder, "--json").out)
+    assert sorted({(run["state"], run["step"]) for run in runs}) == [("done", 20), ("stopped", 3), ("stopped", 9)]
+    assert "3 of 4 draws were stopped early by racing." in domainwise("report", folder).out
+    assert "8 runs, 8 done" in domainwise(*words, "--dry-run").out
+    more = domainwise(*words, "--draws", "5")
+    assert more.code == 2
+    assert "was started with draws 4, not 5, and a race takes no other draws later" in more.err
+
+
 def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
     assert domainwise(*SMALL, "-o", tmp_path / "sweep").code == 0
     outcome = domainwise("sweep", "recommend", tmp_path / "sweep")
@@ -187,6 +212,16 @@ def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
         (["--draws", "0"], "draws must be at least 1, got 0"),
         (["--engine", "sge"], "unknown engine 'sge'"),
         (["--engine", "slurm"], "--engine slurm and --write-script FILE must be given together"),
+        (["--search", "racing", "--draws", "2"], "unknown search 'racing'; did you mean 'race'?"),
+        (["--search", "race"], "a race needs at least 2 draws or a grid"),
+        (
+            ["--search", "race", "--draws", "2", "--selection", "test_domain"],
+            "draws cannot race for selection test_domain, which looks at other runs or at the test domain; ",
+        ),
+        (
+            ["--search", "race", "--draws", "2", "--engine", "slurm", "--write-script", "jobs.sh"],
+            "--search race needs --engine local or ray",
+        ),
         (["--workers", "0"], "workers must be at least 1, got 0"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
         (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),

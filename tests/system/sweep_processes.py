@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ def sweep_spec(steps: int = STEPS, algorithms: tuple[str, ...] = ("erm", "mat"),
     return SweepSpec(("silhouettes",), algorithms, draws=draws, settings=settings)
 
 
+def race_spec() -> SweepSpec:
+    return replace(sweep_spec(draws=4), search="race")
+
+
 def sweep_words(folder: Path, *words: str, spec: SweepSpec | None = None) -> list[str]:
     """Return the arguments of `domainwise` for the sweep, on two workers."""
     spec = spec or sweep_spec()
@@ -27,7 +32,20 @@ def sweep_words(folder: Path, *words: str, spec: SweepSpec | None = None) -> lis
         *("sweep", "--dataset", "silhouettes", "--draws", str(spec.draws), "--steps", str(spec.settings["steps"])),
         *(word for algorithm in spec.algorithms for word in ("--algorithm", algorithm)),
         *(word for name, value in DATA.items() for word in ("--dataset-option", f"{name}={value}")),
-        *("--record-every", "20", "--batch-size", "16", "--device", "cpu", "--workers", "2", "-o", str(folder)),
+        *(
+            "--search",
+            spec.search,
+            "--record-every",
+            "20",
+            "--batch-size",
+            "16",
+            "--device",
+            "cpu",
+            "--workers",
+            "2",
+            "-o",
+            str(folder),
+        ),
         *words,
     ]
 

@@ -78,6 +78,10 @@ def test_workers_are_reused_and_share_cpus_and_gpus(tmp_path: Path, monkeypatch:
     assert {term["variable"] for term in terms} == {7.0}
     assert {term["is_cuda_initialized"] for term in terms} == {0.0}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
+    # The last run of a sweep has as many threads as it would have had next to others.
+    (last,) = run_all(make_configs(tmp_path / "last", Reporting, 1, threads=None), EngineCallbacks(total=6), workers=2)
+    assert last is not None
+    assert last.last["terms"]["threads"] == max(1, available_cpus() // 2)
 
 
 def test_the_server_has_imported_torch_and_started_no_thread(tmp_path: Path) -> None:

@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_processes import find_descendants, read_records, send_signal, sweep_spec, sweep_words
+from sweep_processes import (
+    PLACEMENT,
+    find_descendants,
+    race_spec,
+    read_records,
+    send_signal,
+    sweep_spec,
+    sweep_words,
+)
 
 from domainwise.errors import RunInterrupted
+from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import EngineCallbacks
+from domainwise.sweeps.runner import SweepOutcome, make_engine, run_sweep
 from domainwise.training import RunConfig
 
 # Ray gives its workers the lowest priority, and next to other tests they would hardly run.
@@ -128,6 +138,21 @@ def test_the_command_line_starts_ray_and_gives_the_same_numbers_as_the_local_eng
     assert local.code == 0, local.err
     assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
     assert len(read_records(tmp_path / "ray")) == 4
+
+
+def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, cluster: Any) -> None:
+    engines = {
+        "local": make_engine("local", workers=2),
+        "ray": make_engine("ray", workers=2, address=cluster.address, results="pulled"),
+    }
+    for name, engine in engines.items():
+        outcome = run_sweep(race_spec(), tmp_path / name, engine=engine, placement=PLACEMENT)
+        assert outcome == SweepOutcome(done=2, failed=0, stopped=6)
+    assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
+    local, ray = (
+        {run.name: status for run, status in SweepFolder(tmp_path / name).read_statuses().items()} for name in engines
+    )
+    assert ray == local
 
 
 def test_a_cluster_that_cannot_be_reached(tmp_path: Path, domainwise: Callable[..., Any]) -> None:

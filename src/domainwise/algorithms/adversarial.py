@@ -159,9 +159,10 @@ class AdversarialAlgorithm(Algorithm):
                 x_adv = self.perturbation(x, domain)
             sample_losses = _add_clean_losses(model, x_adv, x, y, hparams.clean_weight)
             counts = F.one_hot(domain, self.num_domains).sum(0).to(sample_losses.dtype)
-            shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
-            self.descend_((sample_losses * (shares / counts)[domain]).sum())
+            is_mean = hparams.objective == "mean"
+            self.descend_(sample_losses.mean() if is_mean else (sample_losses / counts[domain]).sum())
             if hparams.schedule == "simultaneous":
+                shares = counts / len(y) if is_mean else counts.sign()
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares)

@@ -21,6 +21,8 @@ from rich.text import Text
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
+# A run in one of these has nothing left to do.
+_ENDED: tuple[State, ...] = ("done", "failed", "stopped")
 _IMMEDIATE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -134,6 +136,7 @@ class SweepProgress:
         self.statuses: dict[PlannedRun, RunStatus] = {}
         self.reported: set[PlannedRun] = set()
         self.start_time, self.start_fraction = time.monotonic(), 0.0
+        self.share = 1.0
         self.live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
         self.restart(runs)
 
@@ -150,15 +153,21 @@ class SweepProgress:
         if self.statuses and self.console.is_terminal:
             self.live.start()
 
+    def expect(self, steps: int, shares: Sequence[float]) -> None:
+        """Expect these shares of the steps of the runs, because a race stops some of them early."""
+        self.steps = self.steps or steps
+        self.share = sum(shares) / len(shares)
+
     def update(self, run: PlannedRun, status: RunStatus) -> None:
         """Show the new status of a run; its first one is stored, and the clock starts after it."""
         self.statuses[run] = status
         if run not in self.reported:
             self.reported.add(run)
             self.start_time, self.start_fraction = time.monotonic(), self._fraction()
-        elif status.state in ("done", "failed"):
-            finished = sum(each.state in ("done", "failed") for each in self.statuses.values())
-            outcome = status.state if status.state == "done" else f"[red]failed[/red]: {escape(status.error)}"
+        elif status.state in _ENDED:
+            finished = sum(each.state in _ENDED for each in self.statuses.values())
+            failure = f"[red]failed[/red]: {escape(status.error)}"
+            outcome = failure if status.state == "failed" else f"{status.state} {escape(status.reason)}".strip()
             self.console.print(
                 f"{finished}/{len(self.statuses)} {escape(run.name)}: {outcome}", highlight=False, soft_wrap=True
             )
@@ -178,7 +187,7 @@ class SweepProgress:
             1.0 if each.state in ("done", "failed") else min(1.0, each.step / self.steps) if self.steps else 0.0
             for each in self.statuses.values()
         ]
-        return sum(shares) / len(shares) if shares else 1.0
+        return min(1.0, sum(shares) / (len(shares) * self.share)) if shares else 1.0
 
 
 def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
@@ -186,7 +195,7 @@ def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
     counts: dict[str, Counter[str]] = {}
     for run, status in statuses.items():
         counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[status.state] += 1
-    states = get_args(State)
+    states = [state for state in get_args(State) if state != "stopped" or any(each[state] for each in counts.values())]
     table = Table("", *states, box=box.SIMPLE_HEAD, header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from domainwise.errors import DomainwiseError
-from domainwise.training.config import RunConfig, option_names
+from domainwise.training.config import OPTION_SETTINGS, RunConfig, option_names
 
 _HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(RunConfig)}
 
@@ -62,10 +62,11 @@ def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> C
 
 
 def list_run_settings() -> list[tuple[str, str, str]]:
-    """Return option, default and help of every setting of `RunConfig`, for the table in docs/training.md."""
+    """Return option, default and help of the settings of `RunConfig`, for the table in docs/training.md."""
     return [
         (f"`{option_names(field)[0]}`", _format_default(field.default), field.metadata["help"])
         for field in dataclasses.fields(RunConfig)
+        if field.name in OPTION_SETTINGS
     ]
 
 

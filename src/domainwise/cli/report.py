@@ -24,6 +24,8 @@ domainwise report sweeps/pacs sweeps/nico --selection training_domain --selectio
 
 domainwise report sweeps/pacs --column worst --column gap --paper --compare-to erm
 
+domainwise report sweeps/pacs --compare-to erm --margin 0.5
+
 domainwise report sweeps/pacs -o tables/pacs.tex
 
 domainwise report sweeps/pacs -o pacs.html
@@ -53,8 +55,12 @@ def report(
         ),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's numbers next to ours.")] = False,
-    compare_to: Annotated[
-        str | None, typer.Option(help="Compare every method with this one, by a paired test.")
+    compare_to: Annotated[str | None, typer.Option(help="Compare every method with this one, trial by trial.")] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="With --compare-to: largest difference without practical importance, in points (default: 1)."
+        ),
     ] = None,
     format_: Annotated[
         str | None,
@@ -95,11 +101,14 @@ def report(
         raise unknown_choice("format", name, [*reports.FORMATS, "html"])
     if name != "html" and pictures:
         raise DomainwiseError("--pictures are part of a page; add --output FILE.html")
+    if margin is not None and compare_to is None:
+        raise DomainwiseError("--margin is for verdicts; add --compare-to METHOD")
     options: dict[str, Any] = {
         "selections": selection or (),
         "columns": column or (),
         "paper": paper,
         "compare_to": compare_to,
+        **({} if margin is None else {"margin": margin}),
         "unfinished": unfinished,
         "split_variants": split_variants,
     }

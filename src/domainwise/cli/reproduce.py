@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,8 @@ domainwise reproduce "Table 1" --scale cpu --data-dir data --dataset pacs --tria
 
 domainwise reproduce table_3 --scale cpu --data-dir data --draws 6 --trials 6
 
+domainwise reproduce table_7 --scale cpu --data-dir data --report-only --margin 0.5
+
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
 domainwise reproduce figure_1 --scale cpu --data-dir data --report-only
@@ -73,6 +76,9 @@ def reproduce(
     draws: Annotated[
         int | None,
         typer.Option(help="Hyperparameter draws per trial; the first is the defaults (default: the scale's)."),
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Largest difference without practical importance, in points (default: 1).")
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="File with the pretrained weights of the networks for photographs.")
@@ -116,6 +122,7 @@ def reproduce(
         "data_dir": data_dir,
         "datasets": dataset or [],
         "rows": row or [],
+        "margin": margin,
         "settings": {} if weights is None else {"weights": weights},
         "device": device,
     }
@@ -208,7 +215,7 @@ def print_result(result: "RecipeResult") -> None:
 
 def _to_plain(result: "RecipeResult") -> dict[str, Any]:
     tables = [{"title": table.title, "header": table.header, "rows": table.rows} for table in result.tables]
-    verdicts = [vars(verdict) for verdict in result.verdicts]
+    verdicts = [asdict(verdict) for verdict in result.verdicts]
     return {
         "recipe": result.recipe.key,
         "tables": tables,

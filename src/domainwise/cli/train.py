@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise.cli.console import DataProgress, interruptible, make_console, print_table
 from domainwise.cli.options import Quiet, add_run_options, list_run_settings
-from domainwise.training.config import RunConfig
+from domainwise.training.config import OPTION_SETTINGS, RunConfig
 
 if TYPE_CHECKING:
     from domainwise.storage.run_folder import Record
@@ -35,7 +35,7 @@ torchrun --nproc-per-node 4 -m domainwise train --dataset pacs --test-domain ske
 """
 
 
-@add_run_options([field.name for field in dataclasses.fields(RunConfig)])
+@add_run_options(OPTION_SETTINGS)
 def train(
     settings: dict[str, Any],
     quiet: Quiet = False,

@@ -15,14 +15,18 @@ def draw_batches(
     generator: torch.Generator,
     device: torch.device,
     *,
-    is_augmented: bool = False,
+    augmentation: torch.Generator | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Draw one batch per domain: `batch_size` images and labels, sampled with replacement from the given indices."""
+    """Draw one batch per domain: `batch_size` images and labels, sampled with replacement from the given indices.
+
+    Args:
+        augmentation: where augmentations are drawn from; None leaves the images as they are.
+    """
     batches = []
     for domain, indices in domains:
         chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
         images = _select_bytes(domain, chosen, device)
-        images = augment_batch(images, generator) if is_augmented else _convert_to_floats(images)
+        images = _convert_to_floats(images) if augmentation is None else augment_batch(images, augmentation)
         batches.append((images, domain.labels[chosen].to(device)))
     return batches
 

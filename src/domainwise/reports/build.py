@@ -11,6 +11,7 @@ from domainwise.reports.significance import build_comparison
 from domainwise.reports.tables import EXTRA_COLUMNS, build_averages_table, build_dataset_table
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
+from domainwise.selection.verdicts import MARGIN
 from domainwise.storage.sweep_folder import SweepFolder
 
 
@@ -21,6 +22,7 @@ def report(
     columns: Collection[str] = (),
     paper: bool = False,
     compare_to: str | None = None,
+    margin: float = MARGIN,
     unfinished: bool = False,
     split_variants: bool = False,
 ) -> Report:
@@ -32,7 +34,8 @@ def report(
             sweep.toml says, or `training_domain`).
         columns: extra columns: `worst`, `gap`, `training`.
         paper: add the paper's numbers next to ours.
-        compare_to: the method to compare all others with, by a paired test.
+        compare_to: the method to compare all others with, trial by trial.
+        margin: largest difference without practical importance, in points, for `compare_to`.
         unfinished: include runs that are not done.
         split_variants: tell runs that would fill the same cell apart by their settings, instead of raising an error.
 
@@ -43,7 +46,9 @@ def report(
     selections = selections or read_selections(paths)
     check_choices(selections, columns)
     runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants)
-    return build_report(runs, selections, columns=columns, paper=paper, compare_to=compare_to, variants=variants)
+    return build_report(
+        runs, selections, columns=columns, paper=paper, compare_to=compare_to, margin=margin, variants=variants
+    )
 
 
 def build_report(
@@ -53,6 +58,7 @@ def build_report(
     columns: Collection[str] = (),
     paper: bool = False,
     compare_to: str | None = None,
+    margin: float = MARGIN,
     variants: Mapping[str, Variant] | None = None,
 ) -> Report:
     """Return the report about runs that were already read; arguments as of `report`.
@@ -67,7 +73,7 @@ def build_report(
     algorithms = sort_methods((name for grid in grids for name in grid.algorithms), variants)
     tables: list[Table] = []
     for selection in dict.fromkeys(selections):
-        tables += _build_tables(runs, grids, algorithms, selection, columns, paper, compare_to)
+        tables += _build_tables(runs, grids, algorithms, selection, columns, paper, compare_to, margin)
     return Report(tuple(tables), runs.notes)
 
 
@@ -99,6 +105,7 @@ def _build_tables(
     columns: Collection[str],
     paper: bool,
     compare_to: str | None,
+    margin: float,
 ) -> list[Table]:
     selected = SELECTIONS[selection](runs.frame)
     extra = {*columns, *(("training",) if selection == "test_domain" else ())}
@@ -110,5 +117,5 @@ def _build_tables(
         domains = {grid.dataset: grid.domains for grid in grids}
         tables = [add_paper_columns(table, domains) for table in tables]
     if compare_to is not None:
-        tables.append(build_comparison(selected, selection, algorithms, compare_to))
+        tables.append(build_comparison(selected, selection, algorithms, compare_to, margin))
     return tables

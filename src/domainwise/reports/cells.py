@@ -23,19 +23,21 @@ Kind = Literal[
     "average_of_datasets",
     "paper",
     "difference",
-    "pairs",
+    "trials",
     "wins",
-    "p",
+    "verdict",
+    "trials_needed",
 ]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, unrounded, accuracies in percent; or the reason why there is none.
+    """A number, unrounded, accuracies in percent; or a text such as a verdict; or the reason why there is neither.
 
     Args:
         error: standard error over trials; None for a single trial, and for cells without trials.
         reason: why the number is missing, or is based on fewer trials than others.
+        interval: confidence interval, shown instead of the error.
         is_partial: it is based on fewer test domains than others, and cannot be compared with them.
     """
 
@@ -45,6 +47,8 @@ class Cell:
     reason: str = ""
     is_partial: bool = False
     is_best: bool = False
+    interval: tuple[float, float] | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Column:
 
     @property
     def digits(self) -> int:
-        return {"pairs": 0, "wins": 0, "p": 4}.get(self.kind, 1)
+        return {"trials": 0, "wins": 0, "trials_needed": 0}.get(self.kind, 1)
 
     @property
     def is_signed(self) -> bool:
@@ -103,17 +107,20 @@ def estimate_cell(accuracies: Sequence[float], reason: str = "") -> Cell:
 
 
 def format_parts(cell: Cell, column: Column = ACCURACY) -> tuple[str, str]:
-    """Return the mean and the error as tables print them; the error is empty if there is none."""
+    """Return the mean and its uncertainty as tables print them: `± 0.4`, `[-0.2, +1.3]`, or empty if it is unknown."""
     if cell.mean is None:
-        return MISSING, ""
-    sign = "+" if column.is_signed else ""
-    return f"{cell.mean:{sign}.{column.digits}f}", "" if cell.error is None else f"{cell.error:.{column.digits}f}"
+        return cell.text or MISSING, ""
+    number = f"{'+' if column.is_signed else ''}.{column.digits}f"
+    if cell.interval is not None:
+        uncertainty = f"[{cell.interval[0]:{number}}, {cell.interval[1]:{number}}]"
+    else:
+        uncertainty = "" if cell.error is None else f"± {cell.error:.{column.digits}f}"
+    return f"{cell.mean:{number}}", uncertainty
 
 
 def format_cell(cell: Cell, column: Column = ACCURACY) -> str:
     """Return a cell as plain text, such as `81.2 ± 0.4`."""
-    mean, error = format_parts(cell, column)
-    return f"{mean} ± {error}" if error else mean
+    return " ".join(filter(None, format_parts(cell, column)))
 
 
 def mark_best(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Row, ...]:

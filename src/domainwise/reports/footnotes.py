@@ -8,6 +8,7 @@ from domainwise.reports.cells import Grid, Row, select_results
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
 from domainwise.storage.run_folder import RunStatus, State
+from domainwise.storage.sweep_folder import PlannedRun
 
 # A method and a column: a test domain, or a dataset in the table of averages.
 Place = tuple[str, str]
@@ -34,6 +35,23 @@ def describe_runs(frame: pl.DataFrame, selection: str, planned: Sequence[RunStat
     states = [status.state for status in planned]
     counts = [f"{states.count(state)} {state}" for state in OPEN_STATES if state in states]
     return f"{text} Of {pluralize(len(states), 'planned run')}: {', '.join(counts)}." if counts else text
+
+
+def describe_races(planned: Mapping[PlannedRun, RunStatus]) -> str:
+    """Return how many draws were stopped early; empty if none was."""
+    races: dict[tuple[object, ...], list[RunStatus]] = {}
+    for run, status in planned.items():
+        races.setdefault((run.algorithm, run.test_domains, run.trial), []).append(status)
+    counts = {
+        (sum(status.state == "stopped" for status in statuses), len(statuses))
+        for statuses in races.values()
+        if len(statuses) > 1
+    }
+    stopped, totals = (sorted({count[index] for count in counts}) for index in (0, 1))
+    if not any(stopped):
+        return ""
+    few, many = (f"{each[0]} to {each[-1]}" if len(each) > 1 else f"{each[0]}" for each in (stopped, totals))
+    return f"{few} of {many} draws were stopped early by racing."
 
 
 def describe_errors(rows: Sequence[Row]) -> str:

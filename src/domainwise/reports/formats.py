@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domainwise.errors import DomainwiseError, unknown_choice
-from domainwise.reports.cells import Cell, Column, Report, Table, format_cell, format_parts
+from domainwise.reports.cells import Cell, Column, Report, Table, format_cell
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 SCHEMA = 1
-_CSV_HEADER = ("dataset", "algorithm", "test_domain", "kind", "mean", "error", "trials", "selection", "reason")
+_CSV_HEADER = (
+    *("dataset", "algorithm", "test_domain", "kind", "mean", "error", "trials", "selection", "reason"),
+    *("low", "high", "text"),
+)
 _LATEX_ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -64,10 +67,11 @@ def format_csv(report: Report) -> str:
     for table in report.tables:
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                is_comparison = column.kind in ("difference", "pairs", "wins", "p")
+                is_comparison = column.kind in ("difference", "trials", "wins", "verdict", "trials_needed")
                 kind = f"{column.kind} {table.title.lower()}" if is_comparison else column.kind
                 place = (column.dataset, row.algorithm, column.domain, kind)
-                writer.writerow((*place, cell.mean, cell.error, cell.trials, table.selection, cell.reason))
+                number = (cell.mean, cell.error, cell.trials, table.selection, cell.reason)
+                writer.writerow((*place, *number, *(cell.interval or ("", "")), cell.text))
     return text.getvalue()
 
 
@@ -182,9 +186,8 @@ def _format_latex_table(table: Table) -> str:
 
 
 def _format_latex_cell(cell: Cell, column: Column) -> str:
-    mean, error = format_parts(cell, column)
-    mean = mean.translate(_LATEX_ESCAPES).replace("-", "$-$") if cell.mean is not None else "---"
-    text = f"{mean} $\\pm$ {error}" if error else mean
+    text = format_cell(cell, column).translate(_LATEX_ESCAPES)
+    text = text if cell.mean is None else text.replace("-", "$-$")
     return f"\\textbf{{{text}}}" if cell.is_best else text
 
 

@@ -6,55 +6,73 @@ import polars as pl
 
 from domainwise.errors import unknown_choice
 from domainwise.reports.cells import Cell, Column, Row, Table
-from domainwise.reports.footnotes import describe_selection, pluralize
-from domainwise.selection.statistics import compare_pairs, smallest_p_value
+from domainwise.reports.footnotes import describe_selection
+from domainwise.selection.statistics import average_differences
+from domainwise.selection.verdicts import LEVEL, MARGIN, MAX_TRIALS, Judgement, judge_differences
 
 
-def build_comparison(selected: pl.DataFrame, selection: str, algorithms: Sequence[str], baseline: str) -> Table:
-    """Compare every method with `baseline` over all datasets, test domains and trials that both have."""
+def build_comparison(
+    selected: pl.DataFrame, selection: str, algorithms: Sequence[str], baseline: str, margin: float = MARGIN
+) -> Table:
+    """Judge for every method whether it is above `baseline`, by the trials that both have."""
     if baseline not in algorithms:
         raise unknown_choice("method to compare to", baseline, algorithms)
     columns = (
         Column(f"difference to {baseline}", "difference"),
-        Column("pairs", "pairs"),
+        Column("trials", "trials"),
         Column("wins", "wins"),
-        Column("p", "p"),
+        Column("verdict", "verdict"),
+        Column("trials needed", "trials_needed"),
     )
     reference = selected.filter(pl.col("algorithm") == baseline)
     differences = {
-        algorithm: _pair_differences(selected.filter(pl.col("algorithm") == algorithm), reference)
+        algorithm: average_differences(selected.filter(pl.col("algorithm") == algorithm), reference)
         for algorithm in algorithms
         if algorithm != baseline
     }
-    rows = tuple(Row(algorithm, _compare(points, baseline)) for algorithm, points in differences.items())
-    sizes = sorted({len(points) for points in differences.values()} - {0})
+    judgements = judge_differences(differences, margin=margin)
+    rows = tuple(Row(algorithm, _build_cells(each, baseline)) for algorithm, each in judgements.items())
     notes = (
-        f"Difference in accuracy to {baseline} in points, ± standard error over pairs: every dataset, test domain and "
-        "trial that both methods have. wins: pairs in which the method is better.",
-        "p: two-sided sign-flip permutation test of the mean difference. The test domains of a trial share training "
-        "data, so pairs are not independent and p is optimistic.",
-        *(f"The smallest possible p with {pluralize(size, 'pair')} is {smallest_p_value(size):.2g}." for size in sizes),
-        *([] if rows else ["There is no other method."]),
+        *(describe_verdicts(list(judgements.values())) if rows else ["There is no other method."]),
+        "The difference of a trial is the mean over the test domains, then over the datasets, that the method and "
+        f"{baseline} both have; only trials with all of them count. wins: trials in which the method is better.",
+        f"Verdicts are on the claim that the method is above {baseline}.",
         *(f"{row.algorithm}: {row.cells[0].reason}." for row in rows if row.cells[0].reason),
         describe_selection(selection),
     )
     return Table(f"Compared to {baseline}", selection, columns, rows, notes)
 
 
-def _pair_differences(ours: pl.DataFrame, reference: pl.DataFrame) -> list[float]:
-    """Return one difference in points per pair, sorted, so that the order of runs changes nothing."""
-    both = ours.join(reference, on=["dataset", "test_domain", "trial"], how="inner", suffix="_reference")
-    points = both.select(100 * (pl.col("accuracy") - pl.col("accuracy_reference"))).to_series()
-    return points.sort().to_list()
+def describe_verdicts(judgements: Sequence[Judgement]) -> list[str]:
+    """Return what intervals and verdicts of claims that were judged together mean."""
+    level, margin = judgements[0].level, judgements[0].margin
+    confidence, joint = (f"{100 * (1 - each):.3g} %" for each in (level, LEVEL))
+    shared = f", so that all {len(judgements)} verdicts together are right with {joint} confidence (Holm)"
+    return [
+        f"Differences are in points, with {confidence} confidence intervals over trials"
+        f"{shared if len(judgements) > 1 else ''}. No practical difference: the interval is within ± {margin:g}.",
+        "Trials needed: in total, to decide with a probability of 80 % if the observed mean and spread are the true "
+        "ones.",
+    ]
 
 
-def _compare(differences: Sequence[float], baseline: str) -> tuple[Cell, ...]:
-    if not differences:
-        return (Cell(None, reason=f"no test domain and trial in common with {baseline}"),) * 4
-    comparison = compare_pairs(differences)
+def _build_cells(judgement: Judgement, baseline: str) -> tuple[Cell, ...]:
+    if judgement.estimate is None:
+        return (Cell(None, reason=f"no trial with the same test domains as {baseline}"),) * 5
     return (
-        Cell(comparison.difference, comparison.error, comparison.pairs),
-        Cell(float(comparison.pairs)),
-        Cell(float(comparison.wins)),
-        Cell(comparison.p_value),
+        Cell(judgement.estimate, trials=judgement.trials, interval=judgement.interval),
+        Cell(float(judgement.trials)),
+        Cell(float(judgement.wins)),
+        Cell(None, text=judgement.verdict),
+        _build_needed_cell(judgement),
     )
+
+
+def _build_needed_cell(judgement: Judgement) -> Cell:
+    if judgement.trials_needed is not None:
+        return Cell(float(judgement.trials_needed))
+    if judgement.verdict != "inconclusive":
+        return Cell(None, reason="decided")
+    if judgement.trials < 2:
+        return Cell(None, reason="the spread between trials is unknown with a single one")
+    return Cell(None, text=f"> {MAX_TRIALS}")

@@ -52,6 +52,7 @@ def build_dataset_table(
         footnotes.describe_runs(frame, selection, list(planned.values())),
         footnotes.describe_selection(selection),
         footnotes.describe_draws(selected, grid),
+        footnotes.describe_races(planned),
         footnotes.describe_errors(rows),
         *(EXTRA_COLUMNS[kind] for kind in extras),
         *footnotes.format_reasons(footnotes.collect_reasons(rows, grid.domains), grid),

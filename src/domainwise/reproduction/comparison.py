@@ -1,9 +1,9 @@
 """The selected models of a recipe next to the paper's numbers, and a verdict on each of the paper's claims."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,13 +11,13 @@ import polars as pl
 from domainwise.reports.footnotes import pluralize
 from domainwise.reports.html import TextTable
 from domainwise.reports.published import OWN_RUNS, PublishedValue, load_published_tables
+from domainwise.reports.significance import describe_verdicts
 from domainwise.reproduction.plan import RecipePlan, RowPlan
 from domainwise.reproduction.recipe import Claim, Recipe, Row
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import PairedComparison, compare_pairs, estimate_mean, smallest_p_value
+from domainwise.selection.statistics import average_differences, estimate_mean
+from domainwise.selection.verdicts import MARGIN, MAX_TRIALS, Judgement, Verdict, judge_differences
 
-Verdict = Literal["holds", "does not hold", "inconclusive"]
-SIGNIFICANCE_LEVEL = 0.05
 _SCHEMA = {
     "row": pl.String,
     "dataset": pl.String,
@@ -186,58 +186,65 @@ def _format_difference(cell: Comparison) -> str:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim of the paper, the verdict of our runs, and the numbers behind it."""
+    """A claim of the paper, the verdict of our runs, and the numbers behind it.
+
+    Args:
+        judgement: what the trials say, for a claim about accuracies.
+    """
 
     claim: str
     verdict: Verdict
     evidence: str
+    judgement: Judgement | None = None
 
 
-def judge_claims(recipe: Recipe, models: pl.DataFrame) -> list[ClaimVerdict]:
-    """Return one verdict per claim, from pairs of runs on the same test domain and trial."""
-    return [_judge(claim, claim.datasets or recipe.datasets, models) for claim in recipe.claims]
+def judge_claims(recipe: Recipe, models: pl.DataFrame, *, is_sequential: bool = False) -> list[ClaimVerdict]:
+    """Judge the claims of a recipe together, by the trials that both rows of a claim have.
 
-
-def _judge(claim: Claim, datasets: Sequence[str], models: pl.DataFrame) -> ClaimVerdict:
+    Args:
+        is_sequential: whether trials are added until claims are decided; see `judge_differences`.
+    """
     # Runs on a few training domains have a dataset name such as "pacs from photo".
-    base = pl.col("dataset").str.split(" from ").list.first()
-    models = models.with_columns(base=base).filter(pl.col("base").is_in(list(datasets)))
-    better, worse = (models.filter(row=name) for name in (claim.better, claim.worse))
-    pairs = better.join(worse, on=["dataset", "test_domain", "trial"], how="inner", suffix="_worse")
-    # Test domains that share a model are not independent pairs: a good or bad model is so on all of them.
-    difference = 100 * (pl.col("accuracy") - pl.col("accuracy_worse")).mean()
-    points = pairs.group_by("run", "run_worse").agg(points=difference)["points"].sort().to_list()
-    if not points:
-        return ClaimVerdict(claim.text, "inconclusive", "no finished runs of both on the same domain and trial")
-    comparison = compare_pairs(points)
-    verdict = decide_verdict(comparison)
-    evidence = _format_evidence(comparison, claim, pairs["trial"].n_unique())
-    finished = [name for name in datasets if name in pairs["base"]]
+    models = models.with_columns(base=pl.col("dataset").str.split(" from ").list.first())
+    differences, finished = {}, {}
+    for claim in recipe.claims:
+        own = models.filter(pl.col("base").is_in(claim.datasets or recipe.datasets))
+        better, worse = (own.filter(row=name) for name in (claim.better, claim.worse))
+        differences[claim.text] = average_differences(better, worse)
+        pairs = better.join(worse, on=["dataset", "test_domain", "trial"], how="semi")
+        finished[claim.text] = pairs["base"].unique().to_list()
+    margin = MARGIN if recipe.margin is None else recipe.margin
+    judgements = judge_differences(differences, margin=margin, is_sequential=is_sequential)
+    return [
+        _judge(claim, claim.datasets or recipe.datasets, finished[claim.text], judgements[claim.text])
+        for claim in recipe.claims
+    ]
+
+
+def _judge(claim: Claim, datasets: Sequence[str], finished: Collection[str], judgement: Judgement) -> ClaimVerdict:
+    verdict = judgement.verdict
+    if judgement.estimate is None:
+        return ClaimVerdict(claim.text, verdict, "no trial with the same test domains of both finished", judgement)
+    evidence = _format_evidence(judgement, claim)
     if len(finished) < len(datasets):
         verdict = "inconclusive" if claim.needs_all else verdict
-        evidence = f"on {', '.join(finished)} only: {evidence}"
-    return ClaimVerdict(claim.text, verdict, evidence)
+        evidence = f"on {', '.join(name for name in datasets if name in finished)} only: {evidence}"
+    return ClaimVerdict(claim.text, verdict, evidence, judgement)
 
 
-def decide_verdict(comparison: PairedComparison) -> Verdict:
-    """Return the verdict by the sign of the mean difference, if the permutation test finds it significant."""
-    if comparison.p_value >= SIGNIFICANCE_LEVEL:
-        return "inconclusive"
-    return "holds" if comparison.difference > 0 else "does not hold"
-
-
-def _format_evidence(comparison: PairedComparison, claim: Claim, trials: int) -> str:
-    error = "" if comparison.error is None else f" ± {comparison.error:.1f}"
-    pairs = pluralize(comparison.pairs, "pair")
-    text = (
-        f"{comparison.difference:+.1f}{error} points over {pairs} from {pluralize(trials, 'trial')}, "
-        f"{claim.better} ahead in {comparison.wins}, p = {comparison.p_value:.2g}"
-    )
-    if smallest_p_value(comparison.pairs) >= SIGNIFICANCE_LEVEL:
-        text += f"; {pairs} cannot reach p < {SIGNIFICANCE_LEVEL:g}"
-    return text
+def _format_evidence(judgement: Judgement, claim: Claim) -> str:
+    low_high = "" if judgement.interval is None else " [{:+.1f}, {:+.1f}]".format(*judgement.interval)
+    trials = pluralize(judgement.trials, "trial")
+    text = f"{judgement.estimate:+.1f}{low_high} points over {trials}, {claim.better} ahead in {judgement.wins}"
+    if judgement.verdict != "inconclusive":
+        return text
+    if judgement.trials < 2:
+        return f"{text}; at least 2 trials needed"
+    return f"{text}; {judgement.trials_needed or f'more than {MAX_TRIALS}'} trials needed"
 
 
 def tabulate_verdicts(verdicts: Sequence[ClaimVerdict]) -> TextTable:
     rows = [(each.claim, each.verdict, each.evidence) for each in verdicts]
-    return TextTable("Claims of the paper", ("claim", "verdict", "evidence"), tuple(rows))
+    judgements = [each.judgement for each in verdicts if each.judgement is not None]
+    notes = describe_verdicts(judgements) if judgements else ()
+    return TextTable("Claims of the paper", ("claim", "verdict", "evidence"), tuple(rows), notes=tuple(notes))

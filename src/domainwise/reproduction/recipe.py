@@ -89,6 +89,7 @@ class Recipe:
         name: descriptive name, such as `at_against_erm`.
         numbers: its numbers in the paper; empty for the demo.
         published: number of the table whose values are shown next to ours.
+        margin: largest difference without practical importance, in points (default: 1).
         gallery: test domain on which the page shows Grad-CAM, perturbations and attacks of the selected models.
     """
 
@@ -100,6 +101,7 @@ class Recipe:
     published: int | None = None
     note: str = ""
     gallery: str = ""
+    margin: float | None = None
     rows: tuple[Row, ...] = ()
     blocks: tuple[Block, ...] = ()
     claims: tuple[Claim, ...] = ()

@@ -1,7 +1,7 @@
 """`reproduce`: plans the runs of recipes, runs them together, and writes each result once its runs have ended."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ from domainwise.reproduction.plan import RecipePlan, merge_plans, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
 from domainwise.reproduction.results import RecipeResult, write_result
 from domainwise.reproduction.smoke_data import write_smoke_data
+from domainwise.selection.verdicts import check_margin
 from domainwise.storage.run_folder import RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.engine import Engine
-from domainwise.sweeps.runner import OnStatus, SweepOutcome, make_engine, run_plan
+from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
 from domainwise.training.registry import DatasetCache
 
 Recipes = str | Recipe | Sequence[str | Recipe]
@@ -55,6 +56,7 @@ def reproduce(
     data_dir: str | Path | None = None,
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
+    margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     engine: Engine | None = None,
@@ -72,6 +74,7 @@ def reproduce(
         scale: full (the paper's settings), cpu (reduced) or smoke (two steps); see also `find_scale`.
         data_dir: folder with the datasets; smoke writes its own.
         datasets, rows: the datasets and rows of the recipes to run (default: all).
+        margin: largest difference without practical importance, in points (default: the recipe's, 1).
         settings: fields of `RunConfig` that replace the scale's; `weights` only for pretrained networks.
         engine: see `domainwise.sweeps.runner.make_engine` (default: two worker processes).
         retry_failed: also run what failed before.
@@ -85,6 +88,7 @@ def reproduce(
         data_dir=data_dir,
         datasets=datasets,
         rows=rows,
+        margin=margin,
         settings=settings,
         device=device,
         on_data=callbacks.on_data,
@@ -103,6 +107,7 @@ def plan_recipes(
     data_dir: str | Path | None = None,
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
+    margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     on_data: OnProgress = ignore_progress,
@@ -110,6 +115,9 @@ def plan_recipes(
     """Plan the runs of recipes, with the arguments of `reproduce`; a dataset that cannot be opened is skipped."""
     several = [recipes] if isinstance(recipes, str | Recipe) else recipes
     chosen = [find_recipe(each) if isinstance(each, str) else each for each in several]
+    if margin is not None:
+        check_margin(margin)
+        chosen = [replace(each, margin=margin) for each in chosen]
     check_names("dataset of these recipes", datasets, [name for recipe in chosen for name in recipe.datasets])
     check_names("row of these recipes", rows, [row.name for recipe in chosen for row in recipe.rows])
     scale = find_scale(scale) if isinstance(scale, str) else scale
@@ -167,6 +175,7 @@ def run_recipe_plans(
             if len(ended) < len(runs):
                 write_ended()
 
+    check_seedings(runs)
     callbacks.on_plan(plans)
     outcome = SweepOutcome(0, 0)
     with folder.lock():

@@ -58,7 +58,7 @@ class Recommendation:
 
 
 def recommend(sweep: str | Path) -> list[Recommendation]:
-    """Compare the finished runs of a sweep with a grid, per dataset and method that have several of its points.
+    """Compare the finished runs of a sweep with a grid, per dataset and method that have tried several of its points.
 
     The point that `one_standard_error` selects most often is recommended; of equals, the one with the higher holdout
     accuracy. Standard errors are over runs; that of a single run is of its holdouts, as in `one_standard_error`.
@@ -71,10 +71,12 @@ def recommend(sweep: str | Path) -> list[Recommendation]:
     if not grid:
         raise DomainwiseError(f"the sweep in {folder.path} has no grid; start one with --grid name=value,value,...")
     runs = read_runs([folder.path])
+    # Of the points that have raced, only one may be left.
+    raced = {(run.dataset, run.algorithm) for run, status in runs.planned.items() if status.state == "stopped"}
     recommendations = []
     for (dataset, algorithm), frame in runs.frame.group_by("dataset", "algorithm", maintain_order=True):
         points = _build_points(frame, _read_values(runs, frame, list(grid)))
-        if len(points) > 1:
+        if len(points) > 1 or (dataset, algorithm) in raced:
             recommendations.append(_recommend(str(dataset), str(algorithm), points))
     return recommendations
 

@@ -1,5 +1,6 @@
 """Reads folders into one frame of all their records, and into what a sweep is still missing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +48,12 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
     for run in discovery.runs:
         if run.status.state == "done" or unfinished:
             reader.add(run)
-        else:
+        elif run.status.state != "stopped":
             reader.skip(run)
     frame = frame_from_rows(reader.rows)
+    if len(reader.seedings) > 1:
+        counts = ", ".join(f"{count} {seeding}" for seeding, count in sorted(reader.seedings.items()))
+        reader.notes.append(f"runs have different seedings ({counts}), so their methods did not see the same batches")
     if not keep_duplicates:
         check_no_duplicates(frame)
     planned = {
@@ -62,6 +66,7 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
 class _Reader:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seedings: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     failed: int = 0
 
@@ -91,6 +96,7 @@ class _Reader:
             )
             return
         self.rows += [row for step in rows.values() for row in step]
+        self.seedings[run.seeding] += 1
         if is_truncated:
             self.notes.append(f"{run.records_file}: ignored an incomplete last line")
         if not records:

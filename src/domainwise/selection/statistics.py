@@ -1,15 +1,10 @@
-"""Means with their standard errors, and paired comparisons: the only implementation, for tables, pages and verdicts."""
+"""Means with their standard errors, and differences between methods per trial: the only implementation."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
-
-MAX_EXACT_PAIRS = 16
-NUM_RESAMPLES = 99_999
 
 
 @dataclass(frozen=True)
@@ -19,22 +14,6 @@ class Estimate:
     mean: float
     error: float | None
     count: int
-
-
-@dataclass(frozen=True)
-class PairedComparison:
-    """The mean difference between two methods over pairs.
-
-    Args:
-        wins: number of pairs in which the difference is above zero.
-        p_value: two-sided, of the sign-flip permutation test.
-    """
-
-    difference: float
-    error: float | None
-    pairs: int
-    wins: int
-    p_value: float
 
 
 def estimate_mean(values: Iterable[float]) -> Estimate:
@@ -57,52 +36,20 @@ def aggregate_means(frame: pl.DataFrame, by: Sequence[str], value: str = "accura
     )
 
 
-def compare_pairs(differences: Sequence[float] | NDArray[np.float64]) -> PairedComparison:
-    """Compare two methods by one difference per pair, at least one."""
-    array = np.asarray(differences, dtype=np.float64)
-    estimate = estimate_mean(array)
-    return PairedComparison(
-        estimate.mean, estimate.error, estimate.count, int((array > 0).sum()), sign_flip_test(array)
-    )
+def average_differences(better: pl.DataFrame, worse: pl.DataFrame) -> list[float]:
+    """Return one difference in points per trial, in their order: the mean over test domains, then over datasets.
 
+    A trial counts only if both methods have all the test domains that they have in common in any trial. Test domains
+    of a trial share training data, so they are not independent pairs.
 
-def sign_flip_test(differences: NDArray[np.float64]) -> float:
-    """Return the two-sided p-value of the mean difference if each difference could equally have had the other sign.
-
-    All sign patterns are tried up to `MAX_EXACT_PAIRS` pairs, beyond that `NUM_RESAMPLES` seeded random ones.
+    Args:
+        better, worse: selected models with `dataset`, `test_domain`, `trial` and `accuracy`.
     """
-    # Imported here: scipy.stats takes longer than a report without a test.
-    from scipy.stats import monte_carlo_test, permutation_test
-
-    if len(differences) == 1:  # scipy wants two; both signs of one pair are equally extreme
-        return 1.0
-    scaled = differences / (np.abs(differences).max() or 1.0)
-    generator = np.random.default_rng(0)
-
-    def sum_rounded(values: NDArray[np.float64], axis: int) -> Any:
-        # Sums of the same numbers in another order differ in their last bits, and must still count as equal.
-        return np.round(values.sum(axis=axis), 9)
-
-    def flip_signs(size: tuple[int, ...]) -> NDArray[np.float64]:
-        return scaled * (1 - 2 * generator.integers(0, 2, size, dtype=np.int8))
-
-    if len(scaled) <= MAX_EXACT_PAIRS:
-        exact = permutation_test(
-            (scaled,),
-            sum_rounded,
-            permutation_type="samples",
-            vectorized=True,
-            n_resamples=2**MAX_EXACT_PAIRS,
-            batch=10_000,
-        )
-        return float(exact.pvalue)
-    # Draws all sign patterns of a batch at once, which permutation_test does pair by pair.
-    sampled = monte_carlo_test(
-        scaled, flip_signs, sum_rounded, vectorized=True, n_resamples=NUM_RESAMPLES, batch=10_000
+    keys = ["dataset", "test_domain", "trial"]
+    pairs = better.join(worse.select(*keys, other="accuracy"), on=keys, how="inner")
+    by_dataset = pairs.group_by("trial", "dataset").agg(
+        points=100 * (pl.col("accuracy") - pl.col("other")).mean(), cells=pl.len()
     )
-    return float(sampled.pvalue)
-
-
-def smallest_p_value(pairs: int) -> float:
-    """Return the p-value if all pairs have the same sign, the smallest that the test can give."""
-    return 2.0 ** (1 - pairs) if pairs <= MAX_EXACT_PAIRS else 2 / (NUM_RESAMPLES + 1)
+    by_trial = by_dataset.group_by("trial").agg(pl.col("points").mean(), pl.col("cells").sum())
+    num_cells = pairs.select("dataset", "test_domain").n_unique()
+    return by_trial.filter(cells=num_cells).sort("trial")["points"].to_list()

@@ -61,6 +61,10 @@ class StoredRun:
             return {"config": {}, "data": {}}
 
     @property
+    def seeding(self) -> str:
+        return str(self.config["config"].get("seeding", "domainbed"))
+
+    @property
     def records_file(self) -> Path:
         return self.path / _DOMAINBED_FILE if self.is_domainbed else RunFolder(self.path).records_file
 

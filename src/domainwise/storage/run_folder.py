@@ -8,6 +8,7 @@
     checkpoint.pt        everything training needs to resume; written last
     done                 empty; the run is complete
     failed.txt           why the run failed in a sweep
+    stopped.json         when and why a race stopped the run early
 
 Torch is imported only by the methods that read or write tensors, so reports start without it.
 """
@@ -16,7 +17,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 Record = dict[str, Any]
 Which = Literal["best", "last"]
-State = Literal["done", "running", "failed", "unfinished", "pending"]
+State = Literal["done", "stopped", "running", "failed", "unfinished", "pending"]
 
 # In the order that keeps a folder sound if copying it is cut off.
 _PORTABLE_FILES = ("config.json", "records.jsonl", "best.safetensors", "last.safetensors", "checkpoint.pt", "done")
@@ -44,14 +45,16 @@ class RunStatus:
     """How far a run is.
 
     Args:
-        state: `unfinished` has started and can resume, `pending` has not started.
+        state: `stopped` by a race before its end, `unfinished` has started and can resume, `pending` has not started.
         step: number of updates done, by the last record.
         error: the last line of the error, if the run failed.
+        reason: when and why the run was stopped early, such as `after 61 of 300 steps: holdout 71.2, ...`.
     """
 
     state: State
     step: int = 0
     error: str = ""
+    reason: str = ""
 
 
 class RunFolder:
@@ -68,6 +71,7 @@ class RunFolder:
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.done_file = self.path / "done"
         self.failure_file = self.path / "failed.txt"
+        self.stop_file = self.path / "stopped.json"
         self.lock_file = self.path / ".lock"
         self.perturbations = self.path / "perturbations"
 
@@ -130,11 +134,21 @@ class RunFolder:
         for folder in (self.path, self.perturbations):
             remove_partial_files(folder)
 
+    def check_seeding(self, seeding: str) -> None:
+        """Raise an error if the folder has a run with another seeding: paired with others, it would mislead."""
+        if self.config_file.exists() and (stored := self.read_config()["config"]["seeding"]) != seeding:
+            raise DomainwiseError(
+                f"{self.path} contains a run with {stored} seeding, not {seeding}; choose another --output, or "
+                f"continue with --seeding {stored}"
+            )
+
     def read_config(self) -> dict[str, dict[str, Any]]:
         """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`."""
         try:
             content = json.loads(self.config_file.read_bytes())
-            return {"config": dict(content["config"]), "data": dict(content["data"])}
+            # A run from before there was a choice has DomainBed's seeding.
+            config = {"seeding": "domainbed", **content["config"]}
+            return {"config": config, "data": dict(content["data"])}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no run in {self.path}: config.json not found") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -200,6 +214,10 @@ class RunFolder:
     def clear_failure(self) -> None:
         self.failure_file.unlink(missing_ok=True)
 
+    def write_stop(self, step: int, reason: str) -> None:
+        """Record that a race has stopped the run after `step` updates, and why."""
+        write_atomic(self.stop_file, json.dumps({"step": step, "reason": reason}).encode())
+
     def read_status(self) -> RunStatus:
         """Return how far the run is, including whether a process is training in it right now."""
         status = self.read_stored_status()
@@ -209,7 +227,7 @@ class RunFolder:
             step = records[-1]["step"] + 1 if records else 0
         if status.state != "done" and self.is_busy:
             return RunStatus("running", step)
-        return RunStatus(status.state, step, status.error)
+        return status if status.state == "stopped" else replace(status, step=step)
 
     def read_stored_status(self) -> RunStatus:
         """Return the status by the files alone: no lock is tested and no record is read."""
@@ -218,7 +236,18 @@ class RunFolder:
         if self.failure_file.exists():
             lines = self.failure_file.read_text(errors="replace").split("\n")
             return RunStatus("failed", error=next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        if self.stop_file.exists():
+            return self._read_stop()
         return RunStatus("unfinished" if self.config_file.exists() else "pending")
+
+    def _read_stop(self) -> RunStatus:
+        try:
+            content = json.loads(self.stop_file.read_bytes())
+            return RunStatus("stopped", int(content["step"]), reason=str(content["reason"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DomainwiseError(
+                f"{self.stop_file} is damaged and could not be read: {error}; delete it to let the race decide again"
+            ) from error
 
     def export_files(self) -> dict[str, bytes]:
         """Return the files another machine needs to resume the run."""

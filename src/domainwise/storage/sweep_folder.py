@@ -75,7 +75,9 @@ class SweepFolder:
     def read_spec(self) -> dict[str, Any]:
         """Return what the sweep was started with, as plain values."""
         try:
-            return tomllib.loads(self.spec_file.read_text(encoding="utf-8"))
+            spec = tomllib.loads(self.spec_file.read_text(encoding="utf-8"))
+            # A sweep from before there was a choice has DomainBed's seeding.
+            return {**spec, "settings": {"seeding": "domainbed", **spec.get("settings", {})}}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no sweep in {self.path}: {self.spec_file.name} not found") from error
         except (OSError, ValueError) as error:

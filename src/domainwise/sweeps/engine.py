@@ -39,12 +39,15 @@ class EngineCallbacks:
         on_done: called with the result.
         on_failed: called with the error, see `format_failure`; by default the engine stops and raises it.
         should_stop: asked several times per second.
+        total: number of runs in the whole sweep, if the engine is given only some of them. CPUs are shared by this
+            number, so that a run has as many threads however often the sweep is resumed.
     """
 
     on_progress: Callable[[int, int], None] = lambda run, steps: None
     on_done: Callable[[int, RunResult], None] = lambda run, result: None
     on_failed: Callable[[int, str], None] = _raise_failure
     should_stop: Callable[[], bool] = lambda: False
+    total: int = 0
 
 
 Engine = Callable[[Sequence[RunConfig], EngineCallbacks], object]

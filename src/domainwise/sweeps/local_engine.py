@@ -33,8 +33,9 @@ def run_all(
 
     The workers share the CPUs equally, and each gets one of the GPUs.
     """
-    workers = max(1, min(workers, len(configs)))
-    return _Pool(configs, workers, callbacks or EngineCallbacks()).run()
+    callbacks = callbacks or EngineCallbacks()
+    threads = max(1, available_cpus() // max(1, min(workers, max(len(configs), callbacks.total))))
+    return _Pool(configs, max(1, min(workers, len(configs))), threads, callbacks).run()
 
 
 @dataclass
@@ -49,8 +50,7 @@ class _Worker:
 class _Pool:
     """The workers and the queue of runs, in the parent process."""
 
-    def __init__(self, configs: Sequence[RunConfig], workers: int, callbacks: EngineCallbacks) -> None:
-        threads = max(1, available_cpus() // workers)
+    def __init__(self, configs: Sequence[RunConfig], workers: int, threads: int, callbacks: EngineCallbacks) -> None:
         self.configs = [replace(config, threads=config.threads or threads) for config in configs]
         self.callbacks = callbacks
         self.queue = deque(range(len(configs)))

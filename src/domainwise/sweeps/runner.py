@@ -1,5 +1,6 @@
 """`run_sweep`: plans a sweep and runs it with an engine, skips finished runs, and records why a run failed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +16,10 @@ from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import Engine, EngineCallbacks
 from domainwise.sweeps.fork_server import start_fork_server
 from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.race import Race, Rung, plan_races
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunResult
+from domainwise.training.registry import DatasetCache
 
 ENGINES = ("local", "ray")
 OnStatus = Callable[[PlannedRun, RunStatus], None]
@@ -24,10 +27,11 @@ OnStatus = Callable[[PlannedRun, RunStatus], None]
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """How many runs are done and how many failed, now or before."""
+    """How many runs are done, how many failed and how many were stopped early by a race, now or before."""
 
     done: int
     failed: int
+    stopped: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,16 @@ class SweepCallbacks:
         on_plan: called with the plan before anything runs.
         on_status: called with the status of every run at the start, and whenever it changes.
         should_stop: asked several times per second; True lets every run save and raises `RunInterrupted`.
+        on_race: called with the races after the plan, if draws race.
+        on_note: called with a line for the user.
     """
 
     on_data: OnProgress = ignore_progress
     on_plan: Callable[[Plan], None] = lambda plan: None
     on_status: OnStatus = lambda run, status: None
     should_stop: Callable[[], bool] = lambda: False
+    on_race: Callable[[Sequence[Race]], None] = lambda races: None
+    on_note: Callable[[str], None] = lambda note: None
 
 
 def run_sweep(
@@ -58,7 +66,7 @@ def run_sweep(
 ) -> SweepOutcome:
     """Plan a sweep, and run everything that is not done yet; call it again to resume.
 
-    The folder also takes a larger sweep later: more draws, trials, methods or datasets.
+    The folder also takes a larger sweep later: more draws (unless they race), trials, methods or datasets.
 
     Args:
         engine: see `make_engine` (default: two worker processes).
@@ -68,9 +76,11 @@ def run_sweep(
     callbacks = callbacks or SweepCallbacks()
     engine = engine or make_engine()
     sweep = SweepFolder(folder)
-    plan = plan_sweep(spec, sweep.path, placement=placement, on_data=callbacks.on_data)
+    datasets = DatasetCache()
+    plan = plan_sweep(spec, sweep.path, placement=placement, on_data=callbacks.on_data, datasets=datasets)
+    races = plan_races(plan, spec.selection, datasets) if spec.search == "race" else []
     with sweep.lock():
-        return _run_in(sweep, spec, plan, engine, callbacks, retry_failed)
+        return _run_in(sweep, spec, plan, engine, callbacks, retry_failed, races)
 
 
 def repeat_best(
@@ -92,7 +102,7 @@ def repeat_best(
         repeated = SweepFolder(sweep.path.with_name(f"{sweep.path.name}-best-{selection}"))
         with repeated.lock():
             best = plan_best_runs(sweep.path, plan, selection, seeds, repeated.path)
-            repeated_spec = replace(spec, selection=(selection,), draws=1, trials=len(seeds))
+            repeated_spec = replace(spec, selection=(selection,), draws=1, trials=len(seeds), search="random")
             outcomes[repeated.path] = _run_in(repeated, repeated_spec, best, engine, callbacks)
     return outcomes
 
@@ -104,11 +114,16 @@ def _run_in(
     engine: Engine,
     callbacks: SweepCallbacks,
     retry_failed: bool = False,
+    races: Sequence[Race] = (),
 ) -> SweepOutcome:
     """Run the plan in a locked folder."""
+    check_seedings(plan)
     spec.claim(sweep)
     sweep.write_plan(plan)
     callbacks.on_plan(plan)
+    if races:
+        callbacks.on_race(races)
+        return run_races(races, plan, engine, callbacks, retry_failed=retry_failed)
     return run_plan(
         plan,
         engine,
@@ -146,6 +161,12 @@ def make_engine(
     )
 
 
+def check_seedings(plan: Plan) -> None:
+    """Raise an error if a planned run already exists with another seeding."""
+    for run, config in plan.items():
+        RunFolder(run.folder).check_seeding(config.seeding)
+
+
 def run_plan(
     plan: Plan,
     engine: Engine,
@@ -153,6 +174,7 @@ def run_plan(
     retry_failed: bool = False,
     on_status: OnStatus = lambda run, status: None,
     should_stop: Callable[[], bool] = lambda: False,
+    total: int | None = None,
 ) -> SweepOutcome:
     """Run everything in the plan that is not done.
 
@@ -160,6 +182,7 @@ def run_plan(
         retry_failed: also run what failed before.
         on_status: called with the status of every run at the start, and whenever it changes.
         should_stop: asked several times per second; True lets every run save and raises `RunInterrupted`.
+        total: number of runs in the whole sweep, if the plan is only a part of it.
     """
     statuses: dict[PlannedRun, RunStatus] = {}
 
@@ -174,7 +197,8 @@ def run_plan(
         if status.state == "failed" and retry_failed:
             folder.clear_failure()
             status = replace(status, state="pending", error="")
-        if status.state not in ("done", "failed"):
+        is_paused = status.step >= (plan[run].stop_after or math.inf)
+        if status.state not in ("done", "failed", "stopped") and not is_paused:
             pending.append(run)
         update(run, status)
 
@@ -182,17 +206,81 @@ def run_plan(
         update(pending[index], RunStatus("running", step))
 
     def on_done(index: int, result: RunResult) -> None:
-        RunFolder(result.folder).clear_failure()
-        update(pending[index], RunStatus("done", result.last["step"] + 1))
+        folder = RunFolder(result.folder)
+        folder.clear_failure()
+        update(pending[index], RunStatus("done" if folder.is_done else "unfinished", result.last["step"] + 1))
 
     def on_failed(index: int, error: str) -> None:
         RunFolder(pending[index].folder).write_failure(error)
         update(pending[index], RunStatus("failed", error=error.splitlines()[-1].strip()))
 
     if pending:
-        engine([plan[run] for run in pending], EngineCallbacks(on_progress, on_done, on_failed, should_stop))
+        callbacks = EngineCallbacks(on_progress, on_done, on_failed, should_stop, total=total or len(plan))
+        engine([plan[run] for run in pending], callbacks)
     states = [status.state for status in statuses.values()]
-    return SweepOutcome(states.count("done"), states.count("failed"))
+    return SweepOutcome(states.count("done"), states.count("failed"), states.count("stopped"))
+
+
+def run_races(
+    races: Sequence[Race], plan: Plan, engine: Engine, callbacks: SweepCallbacks, *, retry_failed: bool = False
+) -> SweepOutcome:
+    """Run every race to its end: all of them to their first rung, then the survivors to the next, and so on.
+
+    Which draws were stopped is written to their folders before the others go on. What is stopped stays stopped, and a
+    run beyond a rung is not stopped at it, also if a run that had failed is repeated later.
+
+    Args:
+        plan: the runs of all races.
+    """
+    statuses: dict[PlannedRun, RunStatus] = {}
+
+    def on_status(run: PlannedRun, status: RunStatus) -> None:
+        if statuses.get(run) != status:
+            statuses[run] = status
+            callbacks.on_status(run, status)
+
+    for stage in range(1 + max(len(race.rungs) for race in races)):
+        # The first stage has all runs, to report how far they are.
+        entrants = {
+            run: replace(plan[run], stop_after=race.rungs[stage].step if stage < len(race.rungs) else None)
+            for race in races
+            for run in race.runs
+            if stage == 0 or statuses[run].state not in ("stopped", "failed")
+        }
+        run_plan(
+            entrants,
+            engine,
+            retry_failed=retry_failed and stage == 0,
+            on_status=on_status,
+            should_stop=callbacks.should_stop,
+            total=len(plan),
+        )
+        for race in races:
+            if stage < len(race.rungs):
+                _stop_losers(race, race.rungs[stage], statuses, on_status, callbacks.on_note)
+    states = [status.state for status in statuses.values()]
+    return SweepOutcome(states.count("done"), states.count("failed"), states.count("stopped"))
+
+
+def _stop_losers(
+    race: Race,
+    rung: Rung,
+    statuses: Mapping[PlannedRun, RunStatus],
+    on_status: OnStatus,
+    on_note: Callable[[str], None],
+) -> None:
+    # Failed runs are out. One that was stopped at this very rung takes part again: the sweep may have been killed
+    # before all decisions were written, and they must come out the same.
+    entrants = [run for run in race.runs if statuses[run].state != "failed" and statuses[run].step >= rung.step]
+    losers = race.find_losers(rung, entrants)
+    if len(entrants) > rung.keep and not losers and not rung.is_warmup:
+        on_note(
+            f"no draw of {entrants[0].algorithm} on {entrants[0].dataset} is stopped: no accuracy to compare them by"
+        )
+    for run, reason in losers.items():
+        if statuses[run].state == "unfinished" and statuses[run].step == rung.step:
+            RunFolder(run.folder).write_stop(rung.step, reason)
+            on_status(run, RunStatus("stopped", rung.step, reason=reason))
 
 
 def plan_best_runs(sweep: Path, plan: Plan, selection: str, seeds: Sequence[int], folder: Path) -> Plan:

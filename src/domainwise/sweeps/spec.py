@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS
@@ -15,15 +15,20 @@ from domainwise.training.config import RunConfig
 if TYPE_CHECKING:
     from domainwise.hparams import Hparams
 
+Search = Literal["random", "race"]
 SHARED_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_shared"])
 # Where and how runs compute; the sweep itself sets `output`.
 PLACEMENT_SETTINGS = tuple(
     field.name
     for field in dataclasses.fields(RunConfig)
-    if not field.metadata["is_identity"] and field.name != "output"
+    if not field.metadata["is_identity"] and field.metadata["is_option"] and field.name != "output"
 )
 # A sweep folder also takes a sweep with more of these.
 _EXTENSIBLE = ("datasets", "algorithms", "selection", "draws", "trials")
+# A race has compared its draws by its rules, and stopped some of them; other draws or rules would need those as well.
+_RACE_EXTENSIBLE = ("datasets", "algorithms", "trials")
+# The rules that score a run by itself and without the test domain.
+_RACE_SELECTIONS = ("training_domain", "one_standard_error", "attacked_holdout", "ood_validation")
 # The attack by which `attacked_holdout` selects: hardly visible, and the same whatever the size of the images.
 DEFAULT_ATTACK_RADIUS = "2/255 rms"
 
@@ -43,6 +48,8 @@ class SweepSpec:
         test_domains: hold out only these in turn (default: all).
         hparams: fixed values, for the methods that have them.
         settings: fields of `RunConfig` that all runs share.
+        search: `random` trains all draws to the end; `race` stops those that fall behind early, see
+            `domainwise.sweeps.race`.
     """
 
     datasets: tuple[str, ...]
@@ -55,6 +62,7 @@ class SweepSpec:
     hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    search: Search = "random"
 
     def __post_init__(self) -> None:
         for name in ("datasets", "algorithms", "selection"):
@@ -73,9 +81,12 @@ class SweepSpec:
             if name not in SHARED_SETTINGS:
                 raise unknown_choice("sweep setting", name, SHARED_SETTINGS)
         self._check_grid()
-        if "attacked_holdout" in self.selection and self.settings.get("attack_radius") is None:
-            settings = {**self.settings, "attack_radius": DEFAULT_ATTACK_RADIUS}
-            object.__setattr__(self, "settings", settings)
+        self._check_search()
+        # Written down even if it is the default: the runs of a sweep must never differ in it.
+        settings = {"seeding": "common", **self.settings}
+        if "attacked_holdout" in self.selection and settings.get("attack_radius") is None:
+            settings["attack_radius"] = DEFAULT_ATTACK_RADIUS
+        object.__setattr__(self, "settings", settings)
 
     def _check_grid(self) -> None:
         if self.grid and self.draws > 1:
@@ -88,6 +99,20 @@ class SweepSpec:
                 raise DomainwiseError(f"duplicate values in the grid for {name}: {listed}")
             if name in self.hparams:
                 raise DomainwiseError(f"{name} is both fixed ({self.hparams[name]}) and in the grid ({listed})")
+
+    def _check_search(self) -> None:
+        if self.search not in get_args(Search):
+            raise unknown_choice("search", self.search, get_args(Search))
+        if self.search == "random":
+            return
+        if self.draws < 2 and not self.grid:
+            raise DomainwiseError("a race needs at least 2 draws or a grid")
+        for name in self.selection:
+            if name not in _RACE_SELECTIONS:
+                raise DomainwiseError(
+                    f"draws cannot race for selection {name}, which looks at other runs or at the test domain; choose "
+                    f"from {', '.join(_RACE_SELECTIONS)}"
+                )
 
     def make_config(self, dataset: str, algorithm: str, **settings: Any) -> RunConfig:
         """Return the config of one run, with the shared settings."""
@@ -108,6 +133,8 @@ class SweepSpec:
         plain: dict[str, Any] = _to_plain(dataclasses.asdict(self))
         if not self.grid:
             del plain["grid"]  # sweeps without one stay what they were before there were grids
+        if self.search == "random":
+            del plain["search"]
         return plain
 
     def claim(self, folder: SweepFolder) -> None:
@@ -117,21 +144,30 @@ class SweepSpec:
         folder.write_spec(self.as_plain())
 
     def _check_extends(self, stored: Mapping[str, Any], folder: Path) -> None:
-        plain = self.as_plain()
-        for name in (field.name for field in dataclasses.fields(self)):
+        plain = {"search": "random", **self.as_plain()}
+        stored = {"search": "random", **stored}
+        extensible = _RACE_EXTENSIBLE if self.search == "race" else _EXTENSIBLE
+        # Setting by setting, so that the error names the one that differs.
+        names = [name for each in (stored, plain) for name in each.get("settings", {})]
+        stored, plain = ({**each.get("settings", {}), **each} for each in (stored, plain))
+        names += [field.name for field in dataclasses.fields(self) if field.name != "settings"]
+        for name in names:
             old, new = stored.get(name), plain.get(name)
-            if name in _EXTENSIBLE and isinstance(old, list) and isinstance(new, list):
+            if name in extensible and isinstance(old, list) and isinstance(new, list):
                 is_extended = set(old) <= set(new)
-            elif name == "grid" and isinstance(old, dict) and isinstance(new, dict):
+            elif name == "grid" and self.search == "random" and isinstance(old, dict) and isinstance(new, dict):
                 points = list_points(old)
                 is_extended = list_points(new)[: len(points)] == points  # the runs are numbered by their point
-            elif name in _EXTENSIBLE and isinstance(old, int) and isinstance(new, int):
+            elif name in extensible and isinstance(old, int) and isinstance(new, int):
                 is_extended = old <= new
             else:
                 is_extended = old == new
             if not is_extended:
+                hint = (
+                    "" if name in extensible or name not in _EXTENSIBLE else f", and a race takes no other {name} later"
+                )
                 raise DomainwiseError(
-                    f"the sweep in {folder} was started with {name} {_format(old)}, not {_format(new)}; "
+                    f"the sweep in {folder} was started with {name} {_format(old)}, not {_format(new)}{hint}; "
                     "choose another --output, or repeat the original options"
                 )
 

@@ -35,13 +35,13 @@ class RunCost:
     record: float
 
     def estimate(self, config: RunConfig) -> float:
-        """Return the seconds of a run with the steps and the batch size of `config`."""
+        """Return the seconds of a run with the steps and the batch size of `config`, or until it pauses."""
         assert config.steps is not None
         assert config.record_every is not None
         assert config.batch_size is not None
-        # After the first step, every `record_every` steps, and after the last.
-        records = 1 + -(-(config.steps - 1) // config.record_every)
-        return self.start + config.steps * config.batch_size * self.image + records * self.record
+        steps = min(config.steps, config.stop_after or config.steps)
+        records = sum(step < steps for step in config.record_steps())
+        return self.start + steps * config.batch_size * self.image + records * self.record
 
 
 # By dataset and method.
@@ -84,7 +84,9 @@ def _measure_cost(config: RunConfig, dataset: Dataset) -> RunCost:
     records: list[float] = []
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        shortened = replace(config, steps=_STEPS, record_every=_STEPS, output=Path(folder) / "run", logger=None)
+        shortened = replace(
+            config, steps=_STEPS, record_every=_STEPS, record_first=True, output=Path(folder) / "run", logger=None
+        )
         train(
             replace(shortened, dataset=lambda seed: subset, dataset_options={}),
             on_step=lambda step, loss: steps.append(time.perf_counter()),

@@ -14,7 +14,7 @@ from domainwise.theory.bounds import Shift
 from domainwise.theory.dynamics import Adversary, compute_reliance, solve_flow
 from domainwise.theory.problem import DESERT, GRASS, Floats, Points, Task, check_easy_to_learn
 
-Verdict = Literal["holds", "does not hold", "depends"]
+TheoryVerdict = Literal["holds", "does not hold", "depends"]
 ADVERSARIES: tuple[Adversary, ...] = ("none", "domain", "sample")
 CORRELATIONS = (0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 TIMES = np.logspace(0, 8, 81)
@@ -29,7 +29,7 @@ class ClaimCheck:
     """A claim of the theory, the verdict on it, and the evidence."""
 
     claim: str
-    verdict: Verdict
+    verdict: TheoryVerdict
     evidence: str
 
 
@@ -62,7 +62,7 @@ def check_radius(radius: float, beta: float) -> None:
         raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, got {radius:g}")
 
 
-def _judge(cases: bool | np.bool_ | NDArray[np.bool_]) -> Verdict:
+def _judge(cases: bool | np.bool_ | NDArray[np.bool_]) -> TheoryVerdict:
     """Return "holds" if a claim is true in all cases, "depends" if in some."""
     if np.all(cases):
         return "holds"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BatchNorm = Literal["frozen", "live"]
 Evaluate = Literal["selection", "all"]
+Seeding = Literal["common", "domainbed"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
@@ -34,6 +35,7 @@ def setting(
     below: float | None = None,
     is_shared: bool = False,
     is_identity: bool = True,
+    is_option: bool = True,
 ) -> Any:
     """Define a field of `RunConfig`.
 
@@ -43,6 +45,7 @@ def setting(
         low, below: bounds, inclusive and exclusive.
         is_shared: all runs of a sweep have the same value.
         is_identity: False for where and how a run computes, which does not change what it is.
+        is_option: False for what only a program sets.
     """
     metadata = {
         "help": help,
@@ -52,6 +55,7 @@ def setting(
         "below": below,
         "is_shared": is_shared,
         "is_identity": is_identity,
+        "is_option": is_option,
     }
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata=metadata)
@@ -103,10 +107,20 @@ class RunConfig:
         (), "Train on this domain only. Repeatable.", "--train-domain", is_shared=True
     )
     test_domains: tuple[str, ...] = setting((), "Hold out this domain and test on it. Repeatable.", "--test-domain")
-    trial_seed: int = setting(0, "Seed for splits and synthetic data.")
+    trial_seed: int = setting(0, "Seed of the trial: splits, batches, initial weights, synthetic data.")
     hparams_seed: int = setting(0, "Hyperparameter sample index (0 = defaults).")
+    seeding: Seeding = setting(
+        "common",
+        "Random numbers of a trial: `common` (methods and draws share initial weights, batches and augmentation) or "
+        "`domainbed` (every run has its own).",
+        choices=Seeding,
+        is_shared=True,
+    )
     steps: int | None = setting(None, "Number of updates.", low=1, is_shared=True)
     record_every: int | None = setting(None, "Number of updates between records.", low=1, is_shared=True)
+    record_first: bool = setting(
+        False, "Also record after the first update, when there is hardly anything to see.", is_identity=False
+    )
     batch_size: int | None = setting(None, "Batch size per domain.", low=1, is_shared=True)
     dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
     evaluate: Evaluate = setting(
@@ -134,6 +148,9 @@ class RunConfig:
         None, "Also log records to tensorboard, wandb or mlflow.", choices=LoggerName, is_identity=False
     )
     keep_perturbations: bool = setting(False, "Save the perturbation at every record.", is_identity=False)
+    stop_after: int | None = setting(
+        None, "Pause after this many updates; the run can resume.", low=1, is_identity=False, is_option=False
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -197,16 +214,30 @@ class RunConfig:
         values["dataset_options"] = dict(self.dataset_options)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
+    def record_steps(self) -> list[int]:
+        """Return the steps of a resolved config that have a record, counted from 0; the last is always among them."""
+        assert self.steps is not None
+        assert self.record_every is not None
+        first = 0 if self.record_first else self.record_every
+        return sorted({*range(first, self.steps, self.record_every), self.steps - 1})
+
     def folder(self) -> Path:
         """Return the run folder: `output`, or a name that depends on what the run is."""
         if self.output is not None:
             return Path(self.output)
         name = self.dataset_name.replace(":", ".").replace("/", ".")
         identity = self.identity()
+        # Folders have the names that they had before there were these settings.
         if self.attack_radius is None:
-            del identity["attack_radius"]  # folders have the names that they had before there was this setting
+            del identity["attack_radius"]
+        if self.seeding == "domainbed":
+            del identity["seeding"]
         short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
+
+
+# The settings that are options on the command line.
+OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_option"])
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:

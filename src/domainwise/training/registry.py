@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,10 +162,41 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
     return resolved, parts
 
 
-def run_seed(config: RunConfig, dataset: Dataset) -> int:
-    """Return the seed of everything random in the run except its data."""
+@dataclass(frozen=True)
+class RunSeeds:
+    """The seeds of a run, besides that of its data.
+
+    Args:
+        weights: initial weights of the network.
+        batches: the images of each batch.
+        augmentation: how they are augmented.
+        method: everything that the method draws itself, and dropout.
+    """
+
+    weights: int
+    batches: int
+    augmentation: int
+    method: int
+
+
+def derive_seeds(config: RunConfig, dataset: Dataset) -> RunSeeds:
+    """Return the seeds of a resolved config.
+
+    With common random numbers, methods differ in nothing but what they do: weights, batches and augmentation depend on
+    the dataset, its domains and the trial only. DomainBed has one seed for everything, and another one for each run.
+    """
     tested = [dataset.index(name) for name in config.test_domains]
-    return seed_hash(config.dataset_name, config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+    run = (config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+    if config.seeding == "domainbed":
+        seed = seed_hash(config.dataset_name, *run)
+        return RunSeeds(seed, seed, seed, seed)
+    task = (config.dataset_name, [dataset.index(name) for name in config.train_domains], tested, config.trial_seed)
+    return RunSeeds(
+        weights=seed_hash("weights", *task),
+        batches=seed_hash("batches", *task),
+        augmentation=seed_hash("augmentation", *task),
+        method=seed_hash("method", *task, *run),
+    )
 
 
 def _resolve_weights(

@@ -31,7 +31,7 @@ from domainwise.training.device import (
 from domainwise.training.distributed import join_process_group, sharding_caveats
 from domainwise.training.evaluation import evaluate
 from domainwise.training.loading import build_algorithm, describe_data
-from domainwise.training.registry import DatasetCache, resolve_config, run_seed
+from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
 from domainwise.training.tracking import check_logger, track_run
 
 OnStart = Callable[[RunConfig, int], None]
@@ -45,7 +45,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its folder, its config with every default filled in, and its records."""
+    """A finished or paused run: its folder, its config with every default filled in, and its records."""
 
     folder: Path
     config: RunConfig
@@ -117,7 +117,8 @@ class Trainer:
                         self.config.algorithm_class().Hparams.complete({}),
                     )
             if not self.world.broadcast_flag(self.folder.is_done):
-                with seeded_torch(self.config.threads, run_seed(self.config, self.dataset), self.device):
+                self.seeds = derive_seeds(self.config, self.dataset)
+                with seeded_torch(self.config.threads, self.seeds.weights, self.device):
                     with self.world.synchronize_errors():
                         self._build_or_restore()
                         if self.config.logger is not None and self.world.is_main:
@@ -146,26 +147,29 @@ class Trainer:
         return splits
 
     def _build_or_restore(self) -> None:
-        self.generator = torch.Generator().manual_seed(torch.initial_seed())
+        self.generators = _make_generators(self.config, self.seeds)
         data = describe_data(self.dataset, self.roles, self.splits)
-        self.algorithm = build_algorithm(self.config, data, self.generator).to(self.device)
+        self.algorithm = build_algorithm(self.config, data, self.generators["method"]).to(self.device)
+        if self.config.seeding == "common":
+            # From here on, what torch draws itself belongs to the method: dropout.
+            torch.manual_seed(self.seeds.method)
         self.algorithm.network.to(memory_format=torch.channels_last)
         checkpoint = self.folder.read_checkpoint()
         if checkpoint is not None:
             self._restore(checkpoint)
 
     def _train(self, precision: Any) -> None:
-        steps, record_every = self._setting("steps"), self._setting("record_every")
+        steps, record_steps = self._setting("steps"), frozenset(self.config.record_steps())
+        last_step = min(steps, self.config.stop_after or steps)
         self.algorithm.train()
         caveats = sharding_caveats(self.algorithm, self.config, self.world)
         if self.world.is_main:
             for caveat in (*caveats, *_snapshot_caveats(self.algorithm, self.config)):
                 warnings.warn(caveat, stacklevel=3)
-        seed = run_seed(self.config, self.dataset)
         first_step, start = self.step, time.perf_counter()
-        while self.step < steps:
+        while self.step < last_step:
             batches = self._draw_batches()
-            with precision, self.world.seed_per_rank(self.generator, seed, self.step):
+            with precision, self.world.seed_per_rank(self.generators["method"], self.seeds.method, self.step):
                 measurement = self.algorithm.update(batches)
             if caveats:
                 self.world.average_(self.algorithm.buffers())
@@ -178,7 +182,7 @@ class Trainer:
             self.measurements.append(measurement)
             self.step += 1
             self.on_step(self.step, loss)
-            if (self.step - 1) % record_every == 0 or self.step == steps:
+            if self.step - 1 in record_steps:
                 record = self._record((time.perf_counter() - start) / (self.step - first_step))
                 self.log(record)
                 self.on_record(record)
@@ -188,7 +192,11 @@ class Trainer:
                     self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
         with self.world.synchronize_errors():
-            if self.world.is_main:
+            if self.step < steps:
+                # Right after a record, everything is saved already.
+                if self.measurements:
+                    self._save()
+            elif self.world.is_main:
                 self.folder.write_done()
 
     def _average_over_ranks(self, measurement: dict[str, float]) -> tuple[dict[str, float], Callable[[], bool]]:
@@ -203,9 +211,9 @@ class Trainer:
         batches = draw_batches(
             [(self.dataset.domains[self.dataset.index(name)], self.splits[name].main) for name in self.roles.train],
             self._setting("batch_size"),
-            self.generator,
+            self.generators["batches"],
             self.device,
-            is_augmented=bool(self.config.augment),
+            augmentation=self.generators["augmentation"] if self.config.augment else None,
         )
         return [(self.world.shard(x), self.world.shard(y)) for x, y in batches]
 
@@ -259,7 +267,7 @@ class Trainer:
                     "records": len(self.records),
                     "best": self.best_score,
                     "algorithm": self.algorithm.state_dict(),
-                    "generator": self.generator.get_state(),
+                    "generators": {name: each.get_state() for name, each in self.generators.items()},
                     "random": get_random_state(self.device),
                 }
             )
@@ -269,7 +277,10 @@ class Trainer:
             self.step, self.measurements = checkpoint["step"], checkpoint["measured"]
             self.best_score = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
-            self.generator.set_state(checkpoint["generator"])
+            # Before there were common random numbers, a run had a single generator.
+            states = checkpoint.get("generators") or dict.fromkeys(self.generators, checkpoint["generator"])
+            for name, generator in self.generators.items():
+                generator.set_state(states[name])
             set_random_state(self.device, checkpoint["random"])
             count = checkpoint["records"]
         except (KeyError, RuntimeError, TypeError) as error:
@@ -286,9 +297,9 @@ class Trainer:
             self.folder.write_records(self.records)
 
     def _read_complete_records(self) -> list[Record]:
-        """Return the records of a run that its folder calls done."""
+        """Return the records of a run that its folder calls done, or of one that has paused."""
         records, last_step = self.folder.read_records(), self._setting("steps") - 1
-        if not records or records[-1]["step"] != last_step:
+        if self.folder.is_done and (not records or records[-1]["step"] != last_step):
             raise DomainwiseError(
                 f"the run is done, but {self.folder.records_file} does not reach its last step, {last_step}; "
                 "restore it, or delete the folder to train again"
@@ -300,6 +311,14 @@ class Trainer:
         value = getattr(self.config, name)
         assert isinstance(value, int)
         return value
+
+
+def _make_generators(config: RunConfig, seeds: RunSeeds) -> dict[str, torch.Generator]:
+    """Return the sources of batches, their augmentation and the method's draws; in DomainBed it is the same for all."""
+    names = ("batches", "augmentation", "method")
+    if config.seeding == "domainbed":
+        return dict.fromkeys(names, torch.Generator().manual_seed(seeds.method))
+    return {name: torch.Generator().manual_seed(getattr(seeds, name)) for name in names}
 
 
 def train(

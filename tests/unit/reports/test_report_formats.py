@@ -80,6 +80,9 @@ def test_csv_is_unrounded() -> None:
         "trials": "3",
         "selection": "training_domain",
         "reason": "",
+        "low": "",
+        "high": "",
+        "text": "",
     }
     assert (rows[1]["mean"], rows[1]["error"], rows[1]["reason"]) == ("", "", "no runs")
     assert (rows[2]["test_domain"], rows[2]["kind"]) == ("", "gap")
@@ -119,16 +122,28 @@ def test_text_has_no_colors_and_is_not_wrapped() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_handles_all_tables(name: str) -> None:
     records = [
-        *on_each("erm", (0.5, 0.6, 0.7), training=0.8),
-        *on_each("mat", (0.6, 0.7, 0.8), training=0.8),
+        *(pair for trial in range(3) for pair in on_each("erm", (0.5, 0.6, 0.7), training=0.8, trial=trial)),
+        *(pair for trial in range(3) for pair in on_each("mat", (0.6, 0.7, 0.8 + trial / 100), trial=trial)),
         run("erm", "-90%", 0.281, dataset="colored_mnist", domains=("+90%", "+80%", "-90%")),
     ]
     report = build_report(runs_of(records), ["test_domain"], columns=["worst", "gap"], paper=True, compare_to="erm")
     text = FORMATS[name](report)
     assert "28.1" in text
-    # mat is better by 10 points in three of three pairs; p cannot be below a quarter with three pairs.
-    assert re.search(r"\b10\.0|9\.9999", text)
-    assert "0.25" in text
+    # mat is better by 10, 10.33 and 10.67 points.
+    assert re.search(r"\b10\.3", text)
+    assert "holds" in text
+
+
+def test_intervals_and_verdicts() -> None:
+    columns = (Column("difference", "difference"), Column("verdict", "verdict"))
+    row = Row("mat", (Cell(0.41, trials=3, interval=(-0.25, 1.0)), Cell(None, text="no practical difference")))
+    report = Report((Table("Compared to erm", "training_domain", columns, (row,), ()),), ())
+    assert "| mat | +0.4 [-0.2, +1.0] | no practical difference |" in FORMATS["markdown"](report)
+    assert r"mat & +0.4 [$-$0.2, +1.0] & no practical difference \\" in FORMATS["latex"](report)
+    difference, verdict = csv.DictReader(io.StringIO(FORMATS["csv"](report)))
+    assert difference["kind"] == "difference compared to erm"
+    assert (difference["mean"], difference["low"], difference["high"]) == ("0.41", "-0.25", "1.0")
+    assert (verdict["mean"], verdict["text"]) == ("", "no practical difference")
 
 
 def test_markdown_table_aligns_numbers_and_escapes_bars() -> None:

@@ -40,7 +40,7 @@ def test_cell_is_the_mean_over_trials_with_its_standard_error() -> None:
     assert cell.mean == pytest.approx(70.0)
     assert cell.error == pytest.approx(4.714045)
     assert cell.trials == 3
-    assert format_parts(cell, Column("art", "domain")) == ("70.0", "4.7")
+    assert format_parts(cell, Column("art", "domain")) == ("70.0", "± 4.7")
 
 
 def test_average_is_of_unrounded_cells() -> None:
@@ -275,3 +275,22 @@ def test_errors() -> None:
         build_report(runs_of(TWO), ["oracle"])
     with pytest.raises(DomainwiseError, match="unknown column 'wurst'; did you mean 'worst'"):
         build_report(runs_of(TWO), columns=["wurst"])
+
+
+@pytest.mark.parametrize(
+    ("stopped", "footnote"),
+    [
+        ((5, 5), "5 of 8 draws were stopped early by racing."),
+        ((6, 4), "4 to 6 of 8 draws were stopped early by racing."),
+        ((0, 0), None),
+    ],
+)
+def test_stopped_draws_are_a_footnote_and_not_missing(stopped: tuple[int, int], footnote: str | None) -> None:
+    records, planned = [], []
+    for trial, count in enumerate(stopped):
+        states = ["stopped"] * count + ["done"] * (8 - count)
+        planned += [plan("mat", "art", state, trial=trial, draw=draw) for draw, state in enumerate(states)]
+        records += [run("mat", "art", 0.5, trial=trial, draw=draw) for draw in range(count, 8)]
+    notes = table_of(runs_of(records, planned)).footnotes
+    assert [note for note in notes if "racing" in note] == ([footnote] if footnote else [])
+    assert notes[0] == f"Based on {16 - sum(stopped)} runs (2 trials)."

@@ -82,31 +82,51 @@ def test_without_standard_errors_the_difference_is_not_standardized() -> None:
     [
         ([1.0, 2.0, 1.5, 2.5, 1.0, 3.0], "holds"),
         ([-1.0, -2.0, -1.5, -2.5, -1.0, -3.0], "does not hold"),
+        ([0.2, -0.1, 0.1, -0.2, 0.0, 0.1], "no practical difference"),
         ([1.0, -2.0, 1.5, -2.5, 1.0, 3.0], "inconclusive"),
         ([5.0], "inconclusive"),
     ],
 )
-def test_the_verdict_follows_sign_and_significance(differences: list[float], verdict: str) -> None:
+def test_the_verdict_follows_the_interval_over_trials(differences: list[float], verdict: str) -> None:
     first, _ = judge_claims(RECIPE, paired(differences))
     assert first.verdict == verdict
-    assert f"{len(differences)} pair" in first.evidence
+    assert f"points over {len(differences)} trial" in first.evidence
 
 
-def test_one_trial_is_reported_as_too_few() -> None:
-    first, second = judge_claims(RECIPE, paired([5.0]))
-    assert "1 pair cannot reach p < 0.05" in first.evidence
-    assert second.evidence == "no finished runs of both on the same domain and trial"
+def test_the_margin_is_the_recipes() -> None:
+    models = paired([0.2, -0.1, 0.1, -0.2, 0.0, 0.1])
+    assert judge_claims(replace(RECIPE, margin=0.1), models)[0].verdict == "inconclusive"
 
 
-def test_domains_that_share_a_model_are_one_pair() -> None:
-    separate = frame(
-        *((row, "pacs", name, 0, level) for name in "abcdef" for row, level in (("erm", 0.5), ("at", 0.6)))
-    )
-    shared = separate.with_columns(run=pl.col("row"))
-    assert judge_claims(RECIPE, separate)[0].verdict == "holds"
-    alone = judge_claims(RECIPE, shared)[0]
+def test_evidence() -> None:
+    # The mean 2, a standard deviation of 1, and a t quantile of 6.2053 at 97.5 %, for two claims: 2 ± 3.5826.
+    first, second = judge_claims(RECIPE, paired([1.0, 2.0, 3.0]))
+    assert first.evidence == "on pacs only: +2.0 [-1.6, +5.6] points over 3 trials, at ahead in 3; 6 trials needed"
+    assert first.judgement is not None
+    assert (first.judgement.trials_needed, first.judgement.level) == (6, 0.025)
+    assert second.evidence == "no trial with the same test domains of both finished"
+    one = judge_claims(RECIPE, paired([5.0]))[0]
+    assert one.evidence == "on pacs only: +5.0 points over 1 trial, at ahead in 1; at least 2 trials needed"
+    hopeless = judge_claims(RECIPE, paired([40.0, -40.0, 30.0, -30.0]))[0]
+    assert hopeless.evidence.endswith("; more than 1000 trials needed")
+    decided = judge_claims(RECIPE, paired([1.0, 2.0, 1.5, 2.5, 1.0, 3.0]))[0]
+    assert decided.evidence.endswith("points over 6 trials, at ahead in 6")
+
+
+def test_looking_early_needs_more_trials() -> None:
+    models = paired([1.0, 2.0, 1.5, 2.5, 1.0, 3.0])
+    early = judge_claims(RECIPE, models, is_sequential=True)[0]
+    assert early.verdict == "inconclusive"
+    assert early.judgement is not None
+    assert early.judgement.trials_needed is not None
+    assert 6 < early.judgement.trials_needed < 12
+
+
+def test_domains_of_a_trial_are_one_observation() -> None:
+    domains = frame(*((row, "pacs", name, 0, level) for name in "abcdef" for row, level in (("erm", 0.5), ("at", 0.6))))
+    alone = judge_claims(RECIPE, domains)[0]
     assert alone.verdict == "inconclusive"
-    assert alone.evidence.startswith("on pacs only: +10.0 points over 1 pair from 1 trial")
+    assert alone.evidence.startswith("on pacs only: +10.0 points over 1 trial")
 
 
 def test_a_claim_about_an_average_needs_all_its_datasets() -> None:
@@ -116,16 +136,18 @@ def test_a_claim_about_an_average_needs_all_its_datasets() -> None:
     average = replace(RECIPE, claims=(Claim("AT above ERM on average", "at", "erm", needs_all=True),))
     assert judge_claims(average, ahead)[0].verdict == "inconclusive"
     assert judge_claims(average, ahead)[0].evidence.startswith("on pacs only: +1.8 ")
-    both = judge_claims(average, pl.concat([ahead, paired([1.0, 2.0], "nico")]))[0]
+    both = judge_claims(average, pl.concat([ahead, paired([3.0, 4.0, 3.5, 4.5, 3.0], "nico")]))[0]
     assert both.verdict == "holds"
-    assert "only" not in both.evidence
+    # The sixth trial has one dataset only.
+    assert both.evidence.startswith("+2.6 [")
+    assert "over 5 trials" in both.evidence
 
 
 def test_a_claim_about_one_dataset_uses_only_that() -> None:
-    good, bad = [3.0, 4.0, 5.0, 3.0, 4.0, 5.0], [-3.0, -4.0, -5.0, -3.0, -4.0, -5.0]
+    good, bad = [3.0, 4.0, 5.0, 3.0, 4.0, 5.0], [-3.0, -4.0, -5.0, -3.0, -4.0, -5.5]
     models = pl.concat([paired(good), paired(bad, "nico")])
     both, nico = judge_claims(RECIPE, models)
-    assert both.verdict == "inconclusive"
+    assert both.verdict == "no practical difference"
     assert nico.verdict == "holds"
 
 
@@ -135,7 +157,9 @@ def test_tables_of_comparisons_and_verdicts() -> None:
     assert table.header == ("", "pacs", "paper", "difference", "nico", "paper", "difference")
     assert table.rows[1][:4] == ("at", "51.5 ± 0.4", "81.5 ± 0.4", "-30.0 (-56.2 SE)")
     assert table.rows[1][4:] == ("51.0", "68.2 ± 2.2", "-17.2 (-7.8 of the paper's SE)")
-    assert tabulate_verdicts(judge_claims(RECIPE, models)).rows[0][0] == "AT above ERM"
+    verdicts = tabulate_verdicts(judge_claims(RECIPE, models))
+    assert verdicts.rows[0][0] == "AT above ERM"
+    assert "97.5 % confidence intervals over trials, so that all 2 verdicts together" in verdicts.notes[0]
 
 
 def test_the_papers_averages_need_all_their_datasets() -> None:

@@ -1,20 +1,19 @@
 """`run_sweep` runs what is not done yet, and `repeat_best` repeats what was selected with new seeds."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inline_engine import InlineEngine
 
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.storage.run_folder import SCHEMA, RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
-from domainwise.sweeps.engine import EngineCallbacks, format_failure
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.runner import SweepCallbacks, SweepOutcome, make_engine, plan_best_runs, repeat_best, run_sweep
 from domainwise.sweeps.spec import SweepSpec
-from domainwise.training import RunConfig, train
+from domainwise.training import RunConfig
 
 OPTIONS = {"train_count": 40, "test_count": 20, "image_size": 16, "shifts": (0.0, 8.0)}
 SPEC = SweepSpec(
@@ -23,24 +22,6 @@ SPEC = SweepSpec(
     settings={"steps": 2, "batch_size": 4, "dataset_options": OPTIONS},
 )
 ERM, MAT = (f"silhouettes-{method}-shift_0-shift_8-draw0-trial0" for method in ("erm", "mat"))
-
-
-class InlineEngine:
-    """Trains in this process, one run after the other."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self, configs: Sequence[RunConfig], callbacks: EngineCallbacks) -> None:
-        for index, config in enumerate(configs):
-            if callbacks.should_stop():
-                raise RunInterrupted("stopped")
-            self.names.append(config.folder().name)
-            try:
-                result = train(config, on_step=lambda step, loss, index=index: callbacks.on_progress(index, step))
-                callbacks.on_done(index, result)
-            except Exception as error:
-                callbacks.on_failed(index, format_failure(error))
 
 
 def run(

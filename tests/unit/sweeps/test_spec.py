@@ -33,6 +33,10 @@ def make_spec(**changes: Any) -> SweepSpec:
             {"draws": 1, "grid": {"epsilon": (0.1, 0.5)}, "hparams": {"epsilon": 1.0}},
             r"epsilon is both fixed \(1.0\) and in the grid \(0.1, 0.5\)",
         ),
+        ({"search": "racing"}, "unknown search 'racing'; did you mean 'race'"),
+        ({"search": "race", "draws": 1}, "a race needs at least 2 draws or a grid"),
+        ({"search": "race", "selection": ("leave_one_out",)}, "draws cannot race for selection leave_one_out"),
+        ({"search": "race", "selection": ("test_domain",)}, "draws cannot race for selection test_domain"),
     ],
 )
 def test_invalid_specs(changes: dict[str, Any], message: str) -> None:
@@ -56,6 +60,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     stored = folder.read_spec()
     assert stored == spec.as_plain()
     assert stored["settings"] == {
+        "seeding": "common",
         "steps": 300,
         "augment": False,
         "weights": 'a "b" \\ c\td\né',
@@ -88,7 +93,7 @@ def test_a_folder_accepts_an_extension_of_its_sweep(tmp_path: Path, extension: d
     [
         ({"draws": 1}, "was started with draws 2, not 1"),
         ({"algorithms": ("erm",)}, "was started with algorithms erm mat, not erm"),
-        ({"settings": {"steps": 3}}, "was started with settings"),
+        ({"settings": {"steps": 3}}, "was started with steps none, not 3"),
         ({"space": "paper"}, "was started with space domainbed, not paper"),
         ({"hparams": {"epsilon": 1.0}}, "was started with hparams"),
         ({"test_domains": ("photo",)}, "was started with test_domains none, not photo"),
@@ -143,11 +148,56 @@ def test_a_sweep_without_a_grid_does_not_store_one(tmp_path: Path) -> None:
         make_spec(draws=1, grid=GRID).claim(folder)
 
 
+def test_a_search_is_stored_only_if_it_is_a_race(tmp_path: Path) -> None:
+    for name in ("random", "race"):
+        (tmp_path / name).mkdir()
+    make_spec().claim(SweepFolder(tmp_path / "random"))
+    assert "search" not in SweepFolder(tmp_path / "random").read_spec()
+    with pytest.raises(DomainwiseError, match="was started with search random, not race"):
+        make_spec(search="race").claim(SweepFolder(tmp_path / "random"))
+    make_spec(search="race").claim(SweepFolder(tmp_path / "race"))
+    assert SweepFolder(tmp_path / "race").read_spec()["search"] == "race"
+    with pytest.raises(DomainwiseError, match="was started with search race, not random"):
+        make_spec().claim(SweepFolder(tmp_path / "race"))
+
+
+@pytest.mark.parametrize(
+    "extension", [{"trials": 3}, {"algorithms": ("erm", "mat", "uat")}, {"datasets": ("pacs", "vlcs")}]
+)
+def test_a_race_takes_more_trials_methods_and_datasets(tmp_path: Path, extension: dict[str, Any]) -> None:
+    make_spec(search="race").claim(SweepFolder(tmp_path))
+    make_spec(search="race", **extension).claim(SweepFolder(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        ({"draws": 3}, "was started with draws 2, not 3, and a race takes no other draws later"),
+        (
+            {"selection": ("training_domain", "one_standard_error")},
+            "and a race takes no other selection later",
+        ),
+    ],
+)
+def test_a_race_takes_no_more_draws(tmp_path: Path, extension: dict[str, Any], message: str) -> None:
+    make_spec(search="race").claim(SweepFolder(tmp_path))
+    with pytest.raises(DomainwiseError, match=message):
+        make_spec(search="race", **extension).claim(SweepFolder(tmp_path))
+
+
+def test_a_race_takes_no_more_points_of_its_grid(tmp_path: Path) -> None:
+    make_spec(search="race", draws=1, grid=GRID).claim(SweepFolder(tmp_path))
+    with pytest.raises(DomainwiseError, match="was started with grid"):
+        make_spec(search="race", draws=1, grid={**GRID, "epsilon": (*GRID["epsilon"], 8.0)}).claim(
+            SweepFolder(tmp_path)
+        )
+
+
 def test_attacked_holdout_measures_what_it_selects_by() -> None:
     assert "attack_radius" not in make_spec().settings
-    assert make_spec(selection=("attacked_holdout",)).settings == {"attack_radius": "2/255 rms"}
+    assert make_spec(selection=("attacked_holdout",)).settings["attack_radius"] == "2/255 rms"
     own = make_spec(selection=("attacked_holdout",), settings={"attack_radius": 0.5, "steps": 3})
-    assert own.settings == {"attack_radius": 0.5, "steps": 3}
+    assert own.settings == {"attack_radius": 0.5, "steps": 3, "seeding": "common"}
 
 
 def test_a_damaged_spec_is_an_error(tmp_path: Path) -> None:

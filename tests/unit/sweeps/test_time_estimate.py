@@ -14,8 +14,14 @@ from domainwise.training.registry import DatasetCache
 
 def test_estimate_of_start_images_and_records() -> None:
     config = RunConfig("silhouettes", "erm", steps=101, record_every=50, batch_size=8)
-    # 101 steps of 8 images per domain, and records after steps 0, 50 and 100.
-    assert RunCost(start=2.0, image=0.01, record=5.0).estimate(config) == pytest.approx(2 + 101 * 8 * 0.01 + 3 * 5)
+    # 101 steps of 8 images per domain, and records after steps 50 and 100.
+    assert RunCost(start=2.0, image=0.01, record=5.0).estimate(config) == pytest.approx(2 + 101 * 8 * 0.01 + 2 * 5)
+
+
+def test_estimate_of_a_run_that_pauses() -> None:
+    config = RunConfig("silhouettes", "erm", steps=101, record_every=50, batch_size=8, stop_after=51)
+    records = sum(step < 51 for step in config.record_steps())
+    assert RunCost(start=2.0, image=0.01, record=5.0).estimate(config) == pytest.approx(2 + 51 * 8 * 0.01 + records * 5)
 
 
 def test_cost_from_the_times_of_a_short_run() -> None:

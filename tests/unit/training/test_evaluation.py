@@ -75,7 +75,7 @@ def test_invalid_radii(radius: Any) -> None:
 
 def test_default_folders_keep_their_names() -> None:
     """A run without the setting is found where it was before there was one."""
-    config, _ = resolve_config(RunConfig(algorithm="erm"), silhouettes(0))
+    config, _ = resolve_config(RunConfig(algorithm="erm", seeding="domainbed"), silhouettes(0))
     assert config.folder() == Path("runs/silhouettes-erm-trial0-6f747b94")
-    attacked, _ = resolve_config(RunConfig(algorithm="erm", attack_radius=0.5), silhouettes(0))
-    assert attacked.folder() != config.folder()
+    assert replace(config, attack_radius=0.5).folder() != config.folder()
+    assert replace(config, seeding="common").folder() != config.folder()

@@ -31,6 +31,7 @@ def config(output: Path, algorithm: str = "mat", keep: bool = True, **hparams: A
         hparams={"epsilon": 0.5, **hparams},
         steps=4,
         record_every=2,
+        record_first=True,
         batch_size=8,
         dataset_options=SMALL,
         output=output,

@@ -13,7 +13,7 @@ from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import RunConfig
 from domainwise.training.loading import load_model
-from domainwise.training.registry import DatasetCache, resolve_config, run_seed
+from domainwise.training.registry import DatasetCache, derive_seeds, resolve_config
 from domainwise.training.trainer import RunResult, train
 
 SHUFFLENET = "shufflenet_v2_x0_5"
@@ -196,7 +196,7 @@ def test_a_folder_of_images_is_the_same_run_however_it_is_spelt(
     dataset = image_files(root, image_size=8)
     assert {config.dataset_name for config in configs} == {"zoo"} == {dataset.name}
     assert all(config.identity() == configs[0].identity() for config in configs)
-    assert len({run_seed(config, dataset) for config in configs}) == 1
+    assert len({derive_seeds(config, dataset) for config in configs}) == 1
     assert len({config.folder() for config in configs}) == 1
 
 

@@ -23,6 +23,7 @@ def config(tmp_path: Path, **settings: Any) -> RunConfig:
         hparams={"count": 2, "weights": "domain"},
         steps=5,
         record_every=2,
+        record_first=True,
         batch_size=4,
         device="cpu",
         threads=1,

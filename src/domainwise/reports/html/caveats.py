@@ -43,7 +43,7 @@ def find_caveats(
         *(caveat for name, models in selected.items() for caveat in _check_chance(models, name, page_runs)),
         *_check_missing(tables, grids),
         *_check_equal("steps", "were trained for different numbers of steps", _collect_steps(page_runs.values())),
-        *_check_equal("budget", "were selected from different numbers of hyperparameter draws", _count_draws(frame)),
+        *_check_equal("budget", "were selected from different numbers of hyperparameter draws", _count_draws(data)),
         *_check_variants(data),
     ]
 
@@ -59,10 +59,15 @@ def summarize_runs(data: PageData) -> list[tuple[str, str]]:
         ("Datasets", ", ".join(sorted({run.planned.dataset for run in page_runs}))),
         ("Methods", ", ".join(name if count == 1 else f"{name} ({count} settings)" for name, count in methods.items())),
         ("Trials", _format_counts(counted, "trial")),
-        ("Hyperparameter draws", _format_counts(counted, "draw")),
+        ("Hyperparameter draws", _format_counts([run for run in page_runs if run.is_searched], "draw")),
         ("Steps", _format_distinct(run.settings.get("steps") for run in counted)),
         ("Networks", _format_distinct(run.settings.get("network") for run in counted)),
-        ("Runs", ", ".join(f"{states.count(state)} {state}" for state in ("done", *OPEN_STATES) if state in states)),
+        (
+            "Runs",
+            ", ".join(
+                f"{states.count(state)} {state}" for state in ("done", "stopped", *OPEN_STATES) if state in states
+            ),
+        ),
         ("Made with", f"domainwise {domainwise.__version__}"),
     ]
     return [(name, value) for name, value in pairs if value]
@@ -154,12 +159,12 @@ def _collect_steps(page_runs: Iterable[PageRun]) -> dict[str, dict[str, set[int]
     return by_dataset
 
 
-def _count_draws(frame: pl.DataFrame) -> dict[str, dict[str, set[int]]]:
-    counts = frame.group_by("dataset", "algorithm", maintain_order=True).agg(pl.col("draw").n_unique())
-    by_dataset: dict[str, dict[str, set[int]]] = {}
-    for dataset, algorithm, draws in counts.iter_rows():
-        by_dataset.setdefault(dataset, {})[algorithm] = {draws}
-    return by_dataset
+def _count_draws(data: PageData) -> dict[str, dict[str, set[int]]]:
+    draws: dict[str, dict[str, set[int]]] = {}
+    for run in data.page_runs.values():
+        if run.is_searched:
+            draws.setdefault(run.planned.dataset, {}).setdefault(run.planned.algorithm, set()).add(run.planned.draw)
+    return {dataset: {name: {len(each)} for name, each in methods.items()} for dataset, methods in draws.items()}
 
 
 def _check_variants(data: PageData) -> list[Caveat]:

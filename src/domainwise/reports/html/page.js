@@ -62,7 +62,7 @@
     { name: "test domain", value: (run) => run.test_domains, className: "domains" },
     { name: "trial", value: (run) => run.trial, isNumber: true },
     { name: "draw", value: (run) => run.draw, isNumber: true },
-    { name: "state", value: (run) => run.state },
+    { name: "state", value: (run) => (run.reason ? `${run.state} ${run.reason.split(":")[0]}` : run.state) },
     { name: "last", value: (run) => run.last, isNumber: true, format: percent },
     { name: "selected", value: (run) => run.selected[selection], isNumber: true, format: percent },
   ];
@@ -95,6 +95,7 @@
 
   const fillDetails = (details, run) => {
     if (run.error) details.append(make("p", { textContent: `Failed: ${run.error}` }));
+    if (run.reason) details.append(make("p", { textContent: `Stopped early by racing ${run.reason}` }));
     const list = make("dl", { className: "settings" });
     for (const [name, value] of Object.entries(run.settings)) {
       list.append(make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value })));

@@ -20,6 +20,7 @@ from domainwise.reports.html.page_data import PageData, build_run_rows, format_s
 from domainwise.reports.html.plots import Curves, RadiusCurves
 from domainwise.reports.html.svg import Marker, assign_markers
 from domainwise.selection import SELECTIONS
+from domainwise.selection.verdicts import MARGIN
 
 if TYPE_CHECKING:
     import jinja2
@@ -95,6 +96,7 @@ def write_page(
     columns: Collection[str] = (),
     paper: bool = False,
     compare_to: str | None = None,
+    margin: float = MARGIN,
     unfinished: bool = False,
     split_variants: bool = False,
     pictures: Sequence[Picture] = (),
@@ -108,7 +110,7 @@ def write_page(
 
     Args:
         output: the file to write; missing parent folders are created.
-        paths, columns, paper, compare_to, unfinished, split_variants: as of `domainwise.reports.report`.
+        paths, columns, paper, compare_to, margin, unfinished, split_variants: as of `domainwise.reports.report`.
         title: heading of the page.
         selections: model selection rules to show (default: that of the sweep first, then all others that apply).
         pictures: your own pictures, between the plots and the list of runs.
@@ -137,6 +139,7 @@ def write_page(
         columns=columns,
         paper=paper,
         compare_to=compare_to,
+        margin=margin,
         pictures=pictures,
         tables=tables,
     )
@@ -151,6 +154,7 @@ def render_page(
     columns: Collection[str] = (),
     paper: bool = False,
     compare_to: str | None = None,
+    margin: float = MARGIN,
     pictures: Sequence[Picture] = (),
     tables: Sequence[TextTable] = (),
 ) -> str:
@@ -161,7 +165,13 @@ def render_page(
     views = []
     for selection, models in selected.items():
         report = build_report(
-            data.runs, [selection], columns=columns, paper=paper, compare_to=compare_to, variants=data.variants
+            data.runs,
+            [selection],
+            columns=columns,
+            paper=paper,
+            compare_to=compare_to,
+            margin=margin,
+            variants=data.variants,
         )
         views.append(_build_view(data, selection, models, grids, report.tables, markers))
     return _load_template().render(
@@ -256,6 +266,6 @@ def _load_template() -> "jinja2.Template":
 
 
 def _render_cell(cell: Cell, column: Column) -> Markup:
-    mean, error = format_parts(cell, column)
-    text = Markup('{}<span class="error"> ± {}</span>').format(mean, error) if error else Markup.escape(mean)
+    mean, uncertainty = format_parts(cell, column)
+    text = Markup('{}<span class="error"> {}</span>').format(mean, uncertainty) if uncertainty else Markup.escape(mean)
     return Markup("<strong>{}</strong>").format(text) if cell.is_best else text

@@ -40,6 +40,11 @@ class PageRun:
     losses: Mapping[int, float] = field(default_factory=dict)
 
     @property
+    def is_searched(self) -> bool:
+        """Whether models were selected from this run: also if a race has stopped it early."""
+        return self.is_counted or self.status.state == "stopped"
+
+    @property
     def hparams(self) -> Mapping[str, Any]:
         return self.settings.get("hparams") or {}
 
@@ -99,6 +104,7 @@ def build_run_rows(data: PageData, selected: Mapping[str, pl.DataFrame]) -> list
             "draw": run.planned.draw,
             "state": run.status.state,
             "error": run.status.error,
+            "reason": run.status.reason,
             "last": _to_percent(last_accuracies[folder]) if folder in last_accuracies else None,
             "selected": selected_accuracies.get(folder, {}),
             "settings": _format_settings(run.settings),

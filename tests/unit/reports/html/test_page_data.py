@@ -10,6 +10,7 @@ from domainwise.reports.html import Picture, read_page_data, render_page, write_
 from domainwise.reports.html.caveats import summarize_runs
 from domainwise.reports.html.page_data import build_run_rows
 from domainwise.selection import SELECTIONS
+from domainwise.storage.run_folder import RunFolder
 from run_folders import write_grid, write_run
 
 
@@ -41,6 +42,23 @@ def test_run_rows_have_accuracies_states_and_errors(sweep: Path) -> None:
     assert rows["broken"]["last"] is None
     assert (rows["begun"]["state"], rows["later"]["state"]) == ("unfinished", "pending")
     assert rows["later"]["command"] == ""
+
+
+def test_stopped_draws_are_listed_with_the_reason_and_count_as_searched(tmp_path: Path) -> None:
+    for algorithm in ("erm", "mat"):
+        write_run(tmp_path / algorithm, algorithm, "art", (0.2, 0.3))
+    write_run(tmp_path / "stopped", "mat", "art", (0.1,), draw=1, is_done=False)
+    reason = "after 1 of 2 steps: holdout 10.0, survivors from 20.0"
+    RunFolder(tmp_path / "stopped").write_stop(1, reason)
+    data = read_page_data([tmp_path])
+    assert data.runs.notes == ()
+    rows = {row["folder"]: row for row in build_run_rows(data, {})}
+    assert (rows["stopped"]["state"], rows["stopped"]["reason"]) == ("stopped", reason)
+    assert rows["mat"]["reason"] == ""
+    summary = dict(summarize_runs(data))
+    assert summary["Hyperparameter draws"] == "1 to 2"
+    assert summary["Runs"] == "2 done, 1 stopped"
+    assert reason in render_page(data)
 
 
 def test_run_that_was_not_selected_has_no_selected_accuracy(tmp_path: Path) -> None:
