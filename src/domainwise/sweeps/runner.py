@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, RunInterrupted, unknown_choice
 from domainwise.selection import SELECTIONS, read_runs
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
@@ -247,14 +247,19 @@ def run_races(
             for run in race.runs
             if stage == 0 or statuses[run].state not in ("stopped", "failed")
         }
-        run_plan(
-            entrants,
-            engine,
-            retry_failed=retry_failed and stage == 0,
-            on_status=on_status,
-            should_stop=callbacks.should_stop,
-            total=len(plan),
-        )
+        try:
+            run_plan(
+                entrants,
+                engine,
+                retry_failed=retry_failed and stage == 0,
+                on_status=on_status,
+                should_stop=callbacks.should_stop,
+                total=len(plan),
+            )
+        except RunInterrupted:
+            # The engine counts runs that have reached their rung.
+            done = sum(status.state == "done" for status in statuses.values())
+            raise RunInterrupted(f"{done} of {len(plan)} runs are done") from None
         for race in races:
             if stage < len(race.rungs):
                 _stop_losers(race, race.rungs[stage], statuses, on_status, callbacks.on_note)

@@ -280,7 +280,7 @@ def test_an_interrupted_race_resumes_and_ends_the_same(
         nonlocal seen
         seen += status.state == "running"
 
-    with pytest.raises(RunInterrupted):
+    with pytest.raises(RunInterrupted, match="0 of 8 runs are done"):
         run(RACE, folder, on_status=count_steps, should_stop=lambda: seen >= count)
     assert run(RACE, folder)[0] == SweepOutcome(done=2, failed=0, stopped=6)
     assert read_stops(folder) == simulated
