@@ -58,7 +58,7 @@ def test_diversity_is_the_mass_that_only_one_side_has(share: float, generator: t
 
 
 def test_few_samples_need_few_dimensions(generator: torch.Generator) -> None:
-    """Why z has two dimensions and not OoD-Bench's eight: the same half of the mass apart, from 300 samples per side."""
+    """Why z has two dimensions and not OoD-Bench's eight: half of the mass is apart, with 300 samples per side."""
     order = torch.cat([torch.arange(300), torch.arange(COUNT, COUNT + 300)])
     noise = torch.randn(len(order), 8, generator=generator)
     noise[:, 0] += 12.0 * (order % 4 < 2) * torch.where(IS_OWN[order], 1, -1)
