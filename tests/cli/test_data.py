@@ -360,7 +360,7 @@ def test_training_on_a_csv_file_equals_training_on_its_folder(domainwise: Cli, p
         [json.loads(line) for line in (tmp_path / run / "records.jsonl").read_text().splitlines()]
         for run in ("run-pets", "run-pets.csv")
     )
-    assert len(one) == 2
+    assert len(one) == 1
     assert [record["loss"] for record in one] == [record["loss"] for record in other]
     assert [record["accuracy"] for record in one] == [record["accuracy"] for record in other]
 
@@ -368,3 +368,50 @@ def test_training_on_a_csv_file_equals_training_on_its_folder(domainwise: Cli, p
 def test_misspelt_domain_is_one_line(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     words = ["--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "nigth"]
     assert_one_line(domainwise("train", *words, "-o", tmp_path / "run"), "did you mean 'night'?")
+
+
+def test_shift_of_a_folder(domainwise: Cli, pets: Path) -> None:
+    outcome = domainwise("data", "shift", pets, "--image-size", 16, "--repeats", 2, "--device", "cpu")
+    assert outcome.code == 0
+    lines = [line.split("  ") for line in outcome.out.splitlines()]
+    compared = [[cell.strip() for cell in line if cell][:2] for line in lines[1:7]]
+    assert compared == [
+        ["day", "night, x"],
+        ["night", "day, x"],
+        ["x", "day, night"],
+        ["day", "night"],
+        ["day", "x"],
+        ["night", "x"],
+    ]
+    assert all(" ± " in line[-1] for line in lines[1:7])
+    assert "features: mean and standard deviation of the pixels in a grid of 8 x 8 cells (no network)" in outcome.out
+    assert "note: day and night: only 12 images on one side; the numbers are rough" in outcome.out
+    quiet = domainwise("data", "shift", pets, "--image-size", 16, "--repeats", 2, "--device", "cpu", "--quiet")
+    assert quiet.err == ""
+    assert quiet.out.splitlines() == outcome.out.splitlines()[:7]
+
+
+def test_shift_as_json(domainwise: Cli, pets: Path) -> None:
+    outcome = domainwise("data", "shift", pets, "--image-size", 16, "--repeats", 1, "--device", "cpu", "--json")
+    assert outcome.code == 0
+    report = json.loads(outcome.out)
+    assert [(each["domain"], each["others"]) for each in report["pairs"]] == [
+        ("day", ["night"]),
+        ("day", ["x"]),
+        ("night", ["x"]),
+    ]
+    day = report["left_out"][0]
+    assert (day["diversity_std"], day["images"]) == (None, [12, 24])
+    assert 0 <= day["diversity"] <= 1
+    assert day["meaning"]
+    assert report["dataset"] == "pets"
+
+
+def test_shift_needs_two_domains_and_a_known_network(domainwise: Cli, pets: Path) -> None:
+    shutil.rmtree(pets / "day")
+    shutil.rmtree(pets / "x")
+    small = ("--image-size", 16, "--device", "cpu")
+    assert_one_line(domainwise("data", "shift", pets, *small), "has one domain; a shift needs at least two")
+    assert_one_line(domainwise("data", "shift", pets / "nothing", *small), "neither a folder of images nor a CSV file")
+    unknown = domainwise("data", "shift", "silhouettes", "--weights", "mine.pth", "--device", "cpu")
+    assert_one_line(unknown, "weights mine.pth name no known network; pass the network with --network")

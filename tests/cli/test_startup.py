@@ -36,7 +36,7 @@ def imported_packages(*args: str) -> set[str]:
         ["--version"],
         *([command, "--help"] for command in COMMANDS),
         ["sweep", "status", "--help"],
-        *(["data", command, "--help"] for command in ("list", "check", "prepare", "clear-cache")),
+        *(["data", command, "--help"] for command in ("list", "check", "shift", "prepare", "clear-cache")),
         ["reproduce", "--list"],
     ],
     ids=" ".join,

@@ -1,4 +1,4 @@
-"""`domainwise data`: list, check and prepare datasets."""
+"""`domainwise data`: list, check and prepare datasets, and measure how far apart their domains are."""
 
 import json
 from collections import Counter
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.console import DataProgress
-from domainwise.cli.options import AsJson, DataDir, Quiet
+from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
@@ -22,14 +22,19 @@ from domainwise.errors import DomainwiseError, unknown_choice
 if TYPE_CHECKING:
     from domainwise.data import Dataset
     from domainwise.data.image_datasets import ImageCheck
+    from domainwise.training.domain_shift import DomainShift
 
-app = typer.Typer(help="List, check and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
 
 _MAX_ERRORS = 20
 
 DatasetArgument = Annotated[
     str, typer.Argument(help="Name from `domainwise data list`, folder of images, or CSV file.")
 ]
+
+ImageSize = Annotated[int | None, typer.Option(help="Side length of the images in pixels.")]
+SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")]
+TableOnly = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")]
 
 LIST_EXAMPLES = """
 Examples:
@@ -44,7 +49,7 @@ domainwise data list --data-dir path/to/data --json
 def list_command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")] = False,
+    quiet: TableOnly = False,
 ) -> None:
     """List the datasets and whether they are available."""
     statuses = list_datasets(data_dir)
@@ -189,6 +194,92 @@ def _print_findings(console: Console, result: "ImageCheck", quiet: bool) -> None
         console.print(line, highlight=False, soft_wrap=True)
 
 
+SHIFT_EXAMPLES = """
+Examples:
+
+domainwise data shift path/to/images --weights path/to/mobilenet_v2-b0353104.pth
+
+domainwise data shift pacs --image-size 64 --network resnet18 --weights IMAGENET1K_V1 --json
+
+domainwise data shift silhouettes
+"""
+
+
+@app.command(epilog=SHIFT_EXAMPLES)
+def shift(
+    dataset: DatasetArgument,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", "--backbone", help="Network whose features are used (default: as the weights file is named)."
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Its weights: a file or a published name (default: no network, statistics of the pixels)."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Number of repetitions; their spread is the uncertainty.")] = 3,
+    max_images: Annotated[int, typer.Option(help="Maximum number of images per domain.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed for splits, networks and synthetic data.")] = 0,
+    data_dir: DataDir = None,
+    image_size: ImageSize = None,
+    skip_broken: SkipBroken = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: TableOnly = False,
+) -> None:
+    """Measure how far apart the domains are: diversity shift (other styles) and correlation shift (another rule)."""
+    from domainwise.training import measure_domain_shift
+    from domainwise.training.registry import build_dataset
+
+    errors = Console(stderr=True, quiet=quiet)
+    with DataProgress(errors) as progress:
+        data = build_dataset(
+            dataset,
+            _collect_options(image_size, skip_broken),
+            seed=seed,
+            data_dir=data_dir,
+            on_progress=progress.report,
+        )
+        report = measure_domain_shift(
+            data,
+            network=network,
+            weights=weights,
+            repeats=repeats,
+            max_images=max_images,
+            seed=seed,
+            device=device,
+            on_progress=progress.report,
+        )
+    if as_json:
+        print_json(report.as_dict())
+        return
+    rows = [_format_shift(each) for each in report.left_out]
+    if len(data.domains) > 2:
+        rows += [_format_shift(each) for each in report.pairs]
+    print_table(("domain", "compared with", "meaning", "diversity", "correlation"), rows, numeric=2)
+    if quiet:
+        return
+    console = Console()
+    lines = [f"[bold]{escape(data.name)}[/bold]: {report.meaning}", f"features: {escape(report.features)}"]
+    spread = f"± standard deviation over {repeats} repeats; " if repeats > 1 else ""
+    lines.append(f"{spread}0 is no shift, 1 the largest")
+    for line in ("", *lines, *(f"[yellow]note[/yellow]: {escape(caveat)}" for caveat in report.caveats)):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _format_shift(shift: "DomainShift") -> tuple[str, ...]:
+    numbers = ((shift.diversity, shift.diversity_std), (shift.correlation, shift.correlation_std))
+    cells = (f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}") for mean, std in numbers)
+    return (shift.domain, ", ".join(shift.others), shift.meaning, *cells)
+
+
+def _collect_options(image_size: int | None, skip_broken: bool) -> dict[str, int]:
+    """Return the dataset options that were given."""
+    options = {} if image_size is None else {"image_size": image_size}
+    return options | {"skip_broken": True} if skip_broken else options
+
+
 PREPARE_EXAMPLES = """
 Examples:
 
@@ -204,17 +295,15 @@ domainwise data prepare path/to/images
 def prepare(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
-    image_size: Annotated[int | None, typer.Option(help="Side length of the images in pixels.")] = None,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")] = False,
+    image_size: ImageSize = None,
+    skip_broken: SkipBroken = False,
     quiet: Quiet = False,
 ) -> None:
     """Download a dataset if it is not available, and decode its images, so that training starts at once."""
     from domainwise.data.download.dataset import download_dataset
     from domainwise.training.registry import build_dataset
 
-    options = {} if image_size is None else {"image_size": image_size}
-    if skip_broken:
-        options["skip_broken"] = True
+    options = _collect_options(image_size, skip_broken)
     errors = Console(stderr=True, quiet=quiet)
     with DataProgress(errors) as progress:
         if dataset in SOURCES and dataset in DESCRIPTIONS:

@@ -8,27 +8,34 @@ from domainwise.storage.run_folder import RunFolder
 from domainwise.training.config import RunConfig
 
 if TYPE_CHECKING:
+    from domainwise.training.domain_shift import DomainShift, ShiftReport, measure_domain_shift
     from domainwise.training.loading import load_algorithm, load_model
     from domainwise.training.trainer import RunResult, Trainer, train
 
 __all__ = [
+    "DomainShift",
     "RunConfig",
     "RunFolder",
     "RunInterrupted",
     "RunResult",
+    "ShiftReport",
     "Trainer",
     "load_algorithm",
     "load_model",
+    "measure_domain_shift",
     "train",
 ]
 
 __getattr__ = export_lazily(
     __name__,
     {
+        "DomainShift": "domain_shift",
         "RunResult": "trainer",
+        "ShiftReport": "domain_shift",
         "Trainer": "trainer",
         "load_algorithm": "loading",
         "load_model": "loading",
+        "measure_domain_shift": "domain_shift",
         "train": "trainer",
     },
 )
