@@ -278,7 +278,11 @@ def measure_components(algorithm: Algorithm, parts: Sequence[tuple[Domain, Tenso
 
 
 def run(options: argparse.Namespace) -> None:
-    arms = {arm.key: arm for arm in reversed(list_arms(options.dataset, has_variations=not options.short))}
+    arms = {
+        arm.key: arm
+        for arm in reversed(list_arms(options.dataset, has_variations=not options.short))
+        if not options.arm or arm.label in options.arm
+    }
     targets: list[tuple[str, ...]] = [(each,) for each in options.test_domain] or [()]
     # Seed by seed, so that an interrupted study is a complete one of fewer seeds.
     tasks = [
@@ -518,6 +522,7 @@ def main() -> None:
     runner.add_argument("--seeds", type=parse_seeds, default=range(10), help="first-last, or a list: 0,3,5")
     runner.add_argument("--test-domain", action="append", default=[], help="hold out this domain; repeatable")
     runner.add_argument("--train-domain", action="append", default=[], help="train on this domain only; repeatable")
+    runner.add_argument("--arm", action="append", default=[], help="run this arm only; repeatable")
     runner.add_argument("--short", action="store_true", help="leave out variations")
     runner.add_argument("--data-dir", default="", help="folder that contains PACS or OfficeCaltech10")
     runner.add_argument("--weights", default="IMAGENET1K_V1", help="weights of MobileNetV2")
