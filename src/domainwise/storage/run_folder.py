@@ -146,8 +146,9 @@ class RunFolder:
         """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`."""
         try:
             content = json.loads(self.config_file.read_bytes())
-            # A run from before there was a choice has DomainBed's seeding.
-            config = {"seeding": "domainbed", **content["config"]}
+            config = dict(content["config"])
+            # A run from before there was a choice has DomainBed's.
+            config.setdefault("seeding", "domainbed")
             return {"config": config, "data": dict(content["data"])}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no run in {self.path}: config.json not found") from error

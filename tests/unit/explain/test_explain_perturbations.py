@@ -46,6 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
                 hparams=hparams if algorithm == "erm" else {"epsilon": EPSILON, **hparams},
                 steps=5,
                 record_every=2,
+                record_first=True,
                 batch_size=16,
                 dataset_options=SMALL,
                 output=tmp_path_factory.mktemp("runs") / "run",

@@ -33,7 +33,7 @@ COUNTS = {"train_count": 240, "test_count": 120, "shifts": [0, 8]}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     output = tmp_path_factory.mktemp("runs") / "run"
-    config = RunConfig(algorithm="erm", steps=120, batch_size=32, dataset_options=COUNTS, output=output, device="cpu")
+    config = RunConfig(algorithm="erm", steps=200, batch_size=32, dataset_options=COUNTS, output=output, device="cpu")
     return open_run(train(config).folder)
 
 
