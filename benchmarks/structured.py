@@ -132,8 +132,14 @@ def list_arms(dataset: str, *, has_variations: bool = True) -> list[Arm]:
         arms.append(
             Arm(f"AT, half of the loss on clean images, {setup.radii[0]}", "at", {"clean_weight": 1.0, **small})
         )
+    if not is_synthetic:
+        arms.append(Arm("ERM, augmented", "erm", is_augmented=True))
     if dataset != "silhouettes":
-        return arms
+        augmented = FAMILY if not is_synthetic else {}
+        return arms + [
+            Arm(f"{name}, augmented, {setup.radius}", each, {**own, **at_radius}, is_augmented=True)
+            for name, (each, own) in augmented.items()
+        ]
     arms += [
         Arm(f"MAT {weights}, k {count}", "mat", {"weights": weights, "count": count, **at_radius})
         for count in COUNTS

@@ -15,7 +15,19 @@ from domainwise.training import RunFolder
 
 SMALL = [
     *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),
-    *("--steps", "7", "--record-every", "3", "--record-first", "--batch-size", "8", "--threads", "1", "--device", "cpu"),
+    *(
+        "--steps",
+        "7",
+        "--record-every",
+        "3",
+        "--record-first",
+        "--batch-size",
+        "8",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ),
 ]
 Cli = Callable[..., object]
 

@@ -303,7 +303,7 @@ def _write_study(
     notes: Sequence[str],
     folder: Path,
 ) -> Study:
-    judgements = {claim.partition(": ")[2]: each for claim, each in decision.judgements.items()}
+    judgements = decision.judgements
     recommended, advice = recommend_method(judgements)
     row = next(each for each in plan.recipe.rows if each.name == recommended)
     final = replace(

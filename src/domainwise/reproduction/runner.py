@@ -151,7 +151,8 @@ def decide_claims(
 
     The plans must have all trials that may be added.
     """
-    claims = {f"{plan.recipe.key}: {claim.text}": (plan, claim) for plan in plans for claim in plan.recipe.claims}
+    prefixes = {plan.recipe.key: f"{plan.recipe.key}: " if len(plans) > 1 else "" for plan in plans}
+    claims = {prefixes[plan.recipe.key] + claim.text: (plan, claim) for plan in plans for claim in plan.recipe.claims}
     if not claims:
         raise DomainwiseError(f"no claims to decide in {', '.join(plan.recipe.key for plan in plans)}")
 
@@ -165,7 +166,7 @@ def decide_claims(
 
     def judge() -> dict[str, Judgement]:
         verdicts = (
-            (f"{plan.recipe.key}: {each.claim}", each.judgement)
+            (prefixes[plan.recipe.key] + each.claim, each.judgement)
             for plan in plans
             for each in judge_claims(plan.recipe, select_models(plan), is_sequential=True)
         )

@@ -6,7 +6,7 @@ The claims are looked at after every trial, so they are judged by the sequential
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ class _Clock:
     budget: float | None
     workers: int
     datasets: DatasetCache
+    on_measure: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self.start = time.monotonic()
@@ -96,7 +97,7 @@ class _Clock:
         if not plan or self.budget is None:
             return 0.0
         return self.correction * estimate_seconds(
-            list(plan.values()), self.workers, costs=self.costs, datasets=self.datasets
+            list(plan.values()), self.workers, self.on_measure, self.costs, self.datasets
         )
 
     def learn(self, estimated: float, started: float) -> None:
@@ -128,10 +129,12 @@ def run_contest(
         max_trials: per claim.
         rank: returns the claims that get another trial, in order, from what is known about each and `max_trials`
             (default: `rank_open_claims`).
-        on_round: called with what is going to run next, and why.
+        on_round: called with what is going to run next, and why, and with what is measured for an estimate.
         datasets: where the datasets come from.
     """
-    clock = _Clock(budget, workers, datasets or DatasetCache())
+    clock = _Clock(
+        budget, workers, datasets or DatasetCache(), lambda task: on_round(f"measuring a few steps of {task}")
+    )
     is_first = True
     while True:
         judgements = contest.judge()
@@ -194,11 +197,14 @@ def _list_jobs(contest: Contest, judgements: Mapping[str, Judgement], claims: Se
     jobs: dict[tuple[object, ...], Plan] = {}
     for claim in claims:
         for run, config in contest.plan_trial(claim, judgements[claim].trials).items():
-            if RunFolder(run.folder).read_stored_status().state not in ("done", "stopped", "failed"):
-                jobs.setdefault((run.folder.parent, run.dataset, run.algorithm, run.test_domains, run.trial), {})[
-                    run
-                ] = config
+            if not _is_over(run) and not RunFolder(run.folder).failure_file.exists():
+                key = (run.folder.parent, run.dataset, run.algorithm, run.test_domains, run.trial)
+                jobs.setdefault(key, {})[run] = config
     return list(jobs.values())
+
+
+def _is_over(run: PlannedRun) -> bool:
+    return RunFolder(run.folder).read_stored_status().state in ("done", "stopped")
 
 
 def _describe_round(judgements: Mapping[str, Judgement], claims: Sequence[str], chosen: Plan, estimated: float) -> str:
@@ -245,11 +251,12 @@ def run_sweep_until_decided(
     """
     if baseline not in spec.algorithms:
         raise unknown_choice("method to compare to", baseline, spec.algorithms)
+    methods = [algorithm_name(name) for name in spec.algorithms if name != baseline]
+    baseline = algorithm_name(baseline)
     seconds = None if budget is None else parse_budget(budget)
     callbacks, engine = callbacks or SweepCallbacks(), engine or make_engine(workers=workers)
     spec = replace(spec, until_decided=True)
     sweep, datasets = SweepFolder(folder), DatasetCache()
-    methods = [algorithm_name(name) for name in spec.algorithms if name != baseline]
     trials: dict[int, Plan] = {}
     planned: dict[PlannedRun, None] = {}
 
@@ -266,14 +273,14 @@ def run_sweep_until_decided(
         return {run: config for run, config in trials[trial].items() if run.algorithm in (method, baseline)}
 
     def judge() -> Mapping[str, Judgement]:
-        complete = _read_complete_trials(planned)
-        selected = SELECTIONS[spec.selection[0]](read_runs([sweep.path]).frame) if complete else None
         differences: dict[str, Sequence[float]] = dict.fromkeys(methods, ())
-        if selected is not None:
+        if planned:
+            selected = SELECTIONS[spec.selection[0]](read_runs([sweep.path]).frame)
             own = {name: selected.filter(pl.col("algorithm") == name) for name in (*methods, baseline)}
+            begun = range(1 + max(run.trial for run in planned))
             for method in methods:
-                shared = list(complete.get(method, set()) & complete.get(baseline, set()))
-                pair = (own[name].filter(pl.col("trial").is_in(shared)) for name in (method, baseline))
+                complete = [trial for trial in begun if all(map(_is_over, plan_trial(method, trial)))]
+                pair = (own[name].filter(pl.col("trial").is_in(complete)) for name in (method, baseline))
                 differences[method] = average_differences(*pair)
         return judge_differences(differences, margin=margin, is_sequential=True)
 
@@ -299,13 +306,3 @@ def run_sweep_until_decided(
             should_stop=callbacks.should_stop,
             datasets=datasets,
         )
-
-
-def _read_complete_trials(runs: Collection[PlannedRun]) -> dict[str, set[int]]:
-    """Return the trials of each method in which every run has ended well."""
-    trials: dict[str, dict[int, bool]] = {}
-    for run in runs:
-        is_over = RunFolder(run.folder).read_stored_status().state in ("done", "stopped")
-        own = trials.setdefault(run.algorithm, {})
-        own[run.trial] = own.get(run.trial, True) and is_over
-    return {method: {trial for trial, is_over in own.items() if is_over} for method, own in trials.items()}

@@ -1,9 +1,12 @@
 """Trials are added where claims are open, until all are decided or the budget is spent."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.reports import report
@@ -16,6 +19,7 @@ from domainwise.sweeps.decision import (
     run_sweep_until_decided,
 )
 from domainwise.sweeps.engine import EngineCallbacks
+from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.runner import SweepCallbacks, run_sweep
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import train
@@ -73,18 +77,18 @@ def test_it_continues_where_it_stopped_and_reports_are_sequential(tmp_path: Path
     table = report([folder], compare_to="erm").tables[-1]
     assert "Trials were added until claims were decided, which the intervals allow for." in table.footnotes
     with pytest.raises(DomainwiseError, match="was started with until_decided True, not False"):
-        run_sweep(SweepSpec(**{**vars(EQUAL), "trials": 6}), folder, engine=train_in_process)
+        run_sweep(replace(EQUAL, trials=6), folder, engine=train_in_process)
 
 
 def test_a_sweep_with_fixed_trials_can_be_continued(tmp_path: Path) -> None:
-    run_sweep(SweepSpec(**{**vars(EQUAL), "trials": 3}), tmp_path / "sweep", engine=train_in_process)
+    run_sweep(replace(EQUAL, trials=3), tmp_path / "sweep", engine=train_in_process)
     rounds: list[str] = []
     assert decide(tmp_path / "sweep", callbacks=SweepCallbacks(on_note=rounds.append)).is_complete
     assert rounds[0].startswith("trial 3:")
 
 
 def test_a_budget_that_is_too_small_for_one_run_is_an_error(tmp_path: Path) -> None:
-    spec = SweepSpec(**{**vars(EQUAL), "settings": {**SETTINGS, "steps": 10**7}})
+    spec = replace(EQUAL, settings={**SETTINGS, "steps": 10**7})
     with pytest.raises(DomainwiseError, match=r"the budget is too small: the next run takes about \d+ s"):
         decide(tmp_path / "sweep", spec, budget=60)
 
@@ -119,6 +123,25 @@ def test_when_the_budget_is_over_runs_stop_and_the_next_call_resumes_them(
     assert runs == ["erm", "uat", "erm"]
 
 
+def test_a_trial_counts_only_with_all_its_test_domains(tmp_path: Path) -> None:
+    """A budget may end in the middle of a trial; some of its domains must not count as all of them."""
+    for place in product(("art", "photo", "sketch"), ("cat", "dog"), range(8)):
+        file = tmp_path.joinpath("zoo", *map(str, place)).with_suffix(".png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * place[2], 99, 99)).save(file)
+    settings = {"network": "small_cnn", "dataset_options": {"image_size": 8}, "steps": 1, "batch_size": 4}
+    spec = SweepSpec((str(tmp_path / "zoo"),), ("erm", "uat"), hparams={"epsilon": 0.0}, settings=settings)
+    folder = SweepFolder(tmp_path / "sweep")
+    plan = plan_sweep(spec, folder.path, placement={"threads": 1})
+    begun = {run: config for run, config in plan.items() if run.test_domains != ("sketch",)}
+    with folder.lock():
+        replace(spec, until_decided=True).claim(folder)
+        folder.write_plan(begun)
+    train_in_process(list(begun.values()), EngineCallbacks())
+    assert decide(folder.path, spec, max_trials=1).judgements["uat"].trials == 1
+    assert sorted(run.name for run in folder.read_plan()) == sorted(run.name for run in plan)
+
+
 def test_ctrl_c_is_not_the_end_of_the_budget(tmp_path: Path) -> None:
     with pytest.raises(RunInterrupted):
         decide(tmp_path / "sweep", callbacks=SweepCallbacks(should_stop=lambda: True))
@@ -132,7 +155,7 @@ def test_a_failed_run_ends_the_claim_and_not_the_others(tmp_path: Path) -> None:
             else:
                 callbacks.on_done(index, train(config))
 
-    spec = SweepSpec(**{**vars(EQUAL), "algorithms": ("erm", "uat", "mixup")})
+    spec = replace(EQUAL, algorithms=("erm", "uat", "mixup"))
     decision = run_sweep_until_decided(spec, tmp_path / "sweep", engine=engine)
     assert decision.reason.startswith("nothing left to run for the open claims")
     assert decision.judgements["uat"].verdict == "no practical difference"
