@@ -31,9 +31,8 @@ def test_a_single_domain(tmp_path: Path, domainwise: Callable[..., Any]) -> None
 
 def test_json_has_methods_commands_and_files(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
     folder = make_folder(tmp_path / "two", ("home", "park"))
-    outcome = domainwise(
-        "study", folder, *QUICK, "--trials", "1", "--budget", "20min", "--workers", "1", "--json", "-o", tmp_path / "out"
-    )
+    options = ("--trials", "1", "--budget", "20min", "--workers", "1", "--json", "-o", tmp_path / "out")
+    outcome = domainwise("study", folder, *QUICK, *options)
     assert outcome.code == 0, outcome.err
     result = json.loads(outcome.out)
     assert result["recommended"] == "erm"

@@ -21,6 +21,7 @@ SMALL: dict[str, Any] = {
     "dataset_options": {"image_size": 16, "train_count": 60, "test_count": 20, "shifts": (0, 8)},
     "steps": 5,
     "record_every": 2,
+    "record_first": True,
     "batch_size": 8,
     "device": "cpu",
     "threads": 1,

@@ -51,7 +51,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     runs = tmp_path / "runs" / "demo" / "100000-steps"
     folder = RunFolder(runs / "erm" / "silhouettes-erm-draw0-trial0")
     with subprocess.Popen([*DEMO, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.DEVNULL) as demo:
-        while not folder.records_file.exists():
+        while not folder.config_file.exists():
             assert demo.poll() is None
             time.sleep(0.05)
         with pytest.raises(DomainwiseError, match="another process is training"), folder.lock():

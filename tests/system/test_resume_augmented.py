@@ -50,6 +50,7 @@ def train_run(images: Path, output: Path, should_stop: Callable[[], bool] = lamb
         "test_domains": ("sketch",),
         "steps": STEPS,
         "record_every": 3,
+        "record_first": True,
         "batch_size": 5,
         "dropout": 0.1,
         "device": "cpu",
@@ -103,7 +104,17 @@ def test_killed_once_it_ends_with_the_same_records_and_weights(
     folder = tmp_path / "killed"
     words = [
         *("train", "--dataset", images, "--algorithm", "erm", "--network", "shufflenet_v2_x0_5", "--weights", "none"),
-        *("--dataset-option", "image_size=32", "--test-domain", "sketch", "--steps", STEPS, "--record-every", 3),
+        *(
+            "--dataset-option",
+            "image_size=32",
+            "--test-domain",
+            "sketch",
+            "--steps",
+            STEPS,
+            "--record-every",
+            3,
+            "--record-first",
+        ),
         *("--batch-size", 5, "--dropout", 0.1, "--device", "cpu", "--threads", 1, "--output", folder),
     ]
     process = warm_python.start("-m", "domainwise", *words, die="after-step 6")

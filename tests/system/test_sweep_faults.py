@@ -175,7 +175,7 @@ def test_a_different_config_in_the_folder_is_refused(undisturbed: Path, tmp_path
     shutil.copytree(undisturbed, folder)
     other = domainwise(*sweep_words(folder, spec=sweep_spec(101)))
     assert other.code == 2
-    assert f"the sweep in {folder} was started with settings" in other.err
+    assert f"the sweep in {folder} was started with steps 100, not 101" in other.err
     # A run whose config was edited fails alone.
     run = RunFolder(folder / RUNS[0])
     config = json.loads(run.config_file.read_text())

@@ -40,7 +40,8 @@ def train_words(case: dict[str, Any], output: Path) -> list[str]:
         for key, value in settings.pop(name, {}).items():
             words += [option, f"{key}={value}"]
     for key, value in settings.items():
-        words += [f"--{key.replace('_', '-')}", str(value)]
+        option = f"--{key.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)]
     return words
 
 
