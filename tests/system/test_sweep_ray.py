@@ -79,6 +79,21 @@ class ActOnce:
             self.act()
 
 
+def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, cluster: Any) -> None:
+    engines = {
+        "local": make_engine("local", workers=2),
+        "ray": make_engine("ray", workers=2, address=cluster.address, results="pulled"),
+    }
+    for name, engine in engines.items():
+        outcome = run_sweep(race_spec(), tmp_path / name, engine=engine, placement=PLACEMENT)
+        assert outcome == SweepOutcome(done=2, failed=0, stopped=6)
+    assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
+    local, ray = (
+        {run.name: status for run, status in SweepFolder(tmp_path / name).read_statuses().items()} for name in engines
+    )
+    assert ray == local
+
+
 def test_a_killed_worker_is_replaced_and_its_run_resumes_from_copied_files(
     tmp_path: Path, expected: dict[str, Any], cluster: Any
 ) -> None:
@@ -138,21 +153,6 @@ def test_the_command_line_starts_ray_and_gives_the_same_numbers_as_the_local_eng
     assert local.code == 0, local.err
     assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
     assert len(read_records(tmp_path / "ray")) == 4
-
-
-def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, cluster: Any) -> None:
-    engines = {
-        "local": make_engine("local", workers=2),
-        "ray": make_engine("ray", workers=2, address=cluster.address, results="pulled"),
-    }
-    for name, engine in engines.items():
-        outcome = run_sweep(race_spec(), tmp_path / name, engine=engine, placement=PLACEMENT)
-        assert outcome == SweepOutcome(done=2, failed=0, stopped=6)
-    assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
-    local, ray = (
-        {run.name: status for run, status in SweepFolder(tmp_path / name).read_statuses().items()} for name in engines
-    )
-    assert ray == local
 
 
 def test_a_cluster_that_cannot_be_reached(tmp_path: Path, domainwise: Callable[..., Any]) -> None:

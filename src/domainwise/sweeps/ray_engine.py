@@ -51,7 +51,7 @@ def run_all(
     ray = _connect(address, workers)
     try:
         return _Driver(ray, configs, workers, callbacks or EngineCallbacks(), gpus_per_run, results).run()
-    except ray.exceptions.RaySystemError as error:
+    except (ray.exceptions.RaySystemError, ray.exceptions.ActorDiedError) as error:
         raise DomainwiseError(f"lost the Ray cluster: {_summarize(error)}") from error
     finally:
         ray.shutdown()
