@@ -18,6 +18,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DataDir = Annotated[Path | None, typer.Option(help=_HELP["data_dir"])]
 Device = Annotated[str, typer.Option(help=_HELP["device"])]
+Budget = Annotated[
+    str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
+]
 Workers = Annotated[int, typer.Option(help="Number of runs at a time.")]
 
 # Dataset options that most users need, as options of their own.

@@ -18,7 +18,7 @@ from domainwise.cli.console import (
     print_json,
     print_table,
 )
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet, Workers
+from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Workers
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import (
     RecipeCost,
@@ -110,9 +110,7 @@ def reproduce(
             "continue.",
         ),
     ] = False,
-    budget: Annotated[
-        str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
-    ] = None,
+    budget: Budget = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -18,7 +18,7 @@ from domainwise.cli.console import (
     print_table,
     status_table,
 )
-from domainwise.cli.options import AsJson, Quiet, Workers, add_run_options, parse_pairs
+from domainwise.cli.options import AsJson, Budget, Quiet, Workers, add_run_options, parse_pairs
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection.verdicts import MARGIN, Judgement
 from domainwise.storage.run_folder import RunFolder, RunStatus
@@ -106,9 +106,7 @@ def sweep(
             "spent. Rerun to continue.",
         ),
     ] = False,
-    budget: Annotated[
-        str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
-    ] = None,
+    budget: Budget = None,
     compare_to: Annotated[str, typer.Option(help="The method that --until-decided compares the others with.")] = "erm",
     margin: Annotated[
         float, typer.Option(help="Largest difference without practical importance, in points, for --until-decided.")

@@ -8,13 +8,12 @@ import pytest
 from PIL import Image
 
 from domainwise import DomainwiseError, RunConfig, train
-from domainwise.errors import RunInterrupted
 from domainwise.reproduction import ReproductionCallbacks
 from domainwise.reproduction.method_study import Study, check_data, list_rows, rank_by_promise, recommend_method, study
 from domainwise.selection.verdicts import Judgement, judge_differences
-from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.training.prediction import predict_images
-from domainwise.training.registry import DatasetCache, build_dataset
+from domainwise.training.registry import build_dataset
+from in_process_engine import train_in_process
 
 SETTINGS: dict[str, Any] = {"network": "small_cnn", "image_size": 16, "batch_size": 4, "steps": 2, "device": "cpu"}
 
@@ -35,14 +34,6 @@ def make_folder(root: Path, domains: dict[str, dict[str, int]]) -> Path:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = {"cat": 12, "dog": 12}
     return make_folder(tmp_path_factory.mktemp("data") / "pets", dict.fromkeys(("home", "park", "zoo"), classes))
-
-
-def train_in_process(configs: Any, callbacks: EngineCallbacks) -> None:
-    datasets = DatasetCache()
-    for index, config in enumerate(configs):
-        if callbacks.should_stop():
-            raise RunInterrupted("stopped")
-        callbacks.on_done(index, train(config, datasets=datasets))
 
 
 def run_study(folder: Path, output: Path, max_trials: int = 1, **options: Any) -> Study:

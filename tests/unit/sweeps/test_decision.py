@@ -23,20 +23,12 @@ from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.runner import SweepCallbacks, run_sweep
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import train
-from domainwise.training.registry import DatasetCache
+from in_process_engine import train_in_process
 
 OPTIONS = {"train_count": 40, "test_count": 10, "image_size": 16, "shifts": (0, 8)}
 SETTINGS = {"dataset_options": OPTIONS, "steps": 2, "batch_size": 4}
 # With radius 0, UAT is ERM to the bit.
 EQUAL = SweepSpec(("silhouettes",), ("erm", "uat"), hparams={"epsilon": 0.0}, settings=SETTINGS)
-
-
-def train_in_process(configs: Any, callbacks: EngineCallbacks) -> None:
-    datasets = DatasetCache()
-    for index, config in enumerate(configs):
-        if callbacks.should_stop():
-            raise RunInterrupted("stopped")
-        callbacks.on_done(index, train(config, datasets=datasets))
 
 
 def decide(folder: Path, spec: SweepSpec = EQUAL, **options: Any) -> Decision:
