@@ -118,7 +118,8 @@ def study(
     built = cache.build(config, callbacks.on_data)
     notes = check_data(built)
     create_folder(folder.path)
-    _claim(folder.path, {"dataset": built.name, **{name: str(value) for name, value in settings.items()}})
+    stated = {name: str(settings.get(name, "default")) for name in given}
+    _claim(folder.path, {"dataset": built.name, **stated})
     if len(built.domains) == 1:
         return _describe_single_domain(config, built, folder.path, notes)
     shift = _measure_shift(built, folder.path, config, callbacks)
@@ -134,7 +135,7 @@ def study(
         rank=rank_by_promise,
         callbacks=callbacks,
     )
-    return _write_study(plan.limit_trials(), decision, config, settings, steps, built, shift, notes, folder.path)
+    return _write_study(plan.limit_trials(), decision, config, steps, built, shift, notes, folder.path)
 
 
 def rank_by_promise(judgements: Mapping[str, Judgement], max_trials: int = MAX_TRIALS) -> list[str]:
@@ -183,7 +184,7 @@ def check_data(dataset: Dataset) -> list[str]:
 def _claim(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write what the study is about into its folder, or check that it is the same as before; return what is stored."""
     file = folder / _SETTINGS_FILE
-    stored = json.loads(file.read_bytes()) if file.exists() else {}
+    stored = _read_json(file) if file.exists() else {}
     for name in stored.keys() & settings.keys():
         if stored[name] != settings[name]:
             raise DomainwiseError(
@@ -195,13 +196,20 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise DomainwiseError(f"{file} is damaged and could not be read: {error}; restore it, or delete it") from error
+
+
 def _measure_shift(
     dataset: Dataset, folder: Path, config: RunConfig, callbacks: ReproductionCallbacks
 ) -> ShiftReport | None:
     """Return the shift between the domains, measured once; None if there are too few images."""
     file = folder / _SHIFT_FILE
     if file.exists():
-        stored = json.loads(file.read_bytes())
+        stored = _read_json(file)
         parts = {name: tuple(map(_read_shift, stored[name])) for name in ("left_out", "pairs")}
         return ShiftReport(**{**stored, **parts, "caveats": tuple(stored["caveats"])})
     try:
@@ -296,7 +304,6 @@ def _write_study(
     plan: RecipePlan,
     decision: Decision,
     config: RunConfig,
-    settings: Mapping[str, Any],
     steps: int,
     dataset: Dataset,
     shift: ShiftReport | None,

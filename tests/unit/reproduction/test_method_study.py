@@ -80,6 +80,11 @@ def test_a_second_call_continues_and_keeps_the_settings(photos: Path, tmp_path: 
         run_study(photos, tmp_path / "out", steps=3)
     with pytest.raises(DomainwiseError, match="has network small_cnn, not resnet18"):
         run_study(photos, tmp_path / "out", network="resnet18")
+    with pytest.raises(DomainwiseError, match="has network small_cnn, not default"):
+        run_study(photos, tmp_path / "out", network=None)
+    (tmp_path / "out" / "study.json").write_text("{")
+    with pytest.raises(DomainwiseError, match=r"study\.json is damaged and could not be read"):
+        run_study(photos, tmp_path / "out")
 
 
 def test_a_single_domain_cannot_be_compared_on(tmp_path: Path) -> None:
