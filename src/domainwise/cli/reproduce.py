@@ -56,6 +56,8 @@ domainwise reproduce table_7 --scale cpu --data-dir data --report-only --margin 
 
 domainwise reproduce table_7 table_8 --scale cpu --data-dir data --until-decided --budget 2h
 
+domainwise reproduce table_7 --scale cpu --on photos/ --until-decided --budget 1h
+
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
 domainwise reproduce figure_1 --scale cpu --data-dir data --report-only
@@ -74,6 +76,10 @@ def reproduce(
         str, typer.Option(help="Size of the runs: full (the paper's settings), cpu (reduced) or smoke (two steps).")
     ] = "cpu",
     dataset: Annotated[list[str] | None, typer.Option(help="Run only this dataset of the recipes. Repeatable.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(help="Run the recipes on this dataset instead of the paper's: a name, a folder or a CSV file."),
+    ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Run only this row of the recipes. Repeatable.")] = None,
     trials: Annotated[int | None, typer.Option(help="Repetitions with different seeds (default: the scale's).")] = None,
     draws: Annotated[
@@ -136,6 +142,7 @@ def reproduce(
         "data_dir": data_dir,
         "datasets": dataset or [],
         "rows": row or [],
+        "on": on,
         "margin": margin,
         "settings": {} if weights is None else {"weights": weights},
         "device": device,

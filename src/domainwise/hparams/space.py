@@ -6,7 +6,7 @@ value. Draw 0 is the defaults. In the space `domainbed`, names, ranges and there
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,14 @@ _SELECTORS = ("datasets", "algorithms")
 
 
 def read_space(name: str) -> Space:
-    """Return a search space by name, or read it from a TOML file."""
+    """Return a search space by name, or read it from a TOML file.
+
+    `paper:pacs` is the space that `paper` has for PACS, on any dataset.
+    """
+    base, _, dataset = name.partition(":")
+    if base in SPACES and dataset:
+        space = read_space(base)
+        return lambda task: space(replace(task, dataset=dataset))
     if name == "domainbed":
         return domainbed
     if name in SPACES:

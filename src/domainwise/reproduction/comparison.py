@@ -198,10 +198,14 @@ class ClaimVerdict:
     judgement: Judgement | None = None
 
 
-def judge_claims(recipe: Recipe, models: pl.DataFrame, *, is_sequential: bool = False) -> list[ClaimVerdict]:
+def judge_claims(
+    recipe: Recipe, models: pl.DataFrame, claims: Collection[Claim] | None = None, *, is_sequential: bool = False
+) -> list[ClaimVerdict]:
     """Judge the claims of a recipe together, by the trials that both rows of a claim have.
 
     Args:
+        claims: those that the planned runs can decide (default: all); they alone share the error level. The others are
+            inconclusive.
         is_sequential: whether trials are added until claims are decided; see `judge_differences`.
     """
     # Runs on a few training domains have a dataset name such as "pacs from photo".
@@ -210,15 +214,26 @@ def judge_claims(recipe: Recipe, models: pl.DataFrame, *, is_sequential: bool = 
     for claim in recipe.claims:
         own = models.filter(pl.col("base").is_in(claim.datasets or recipe.datasets))
         better, worse = (own.filter(row=name) for name in (claim.better, claim.worse))
-        differences[claim.text] = average_differences(better, worse)
+        differences[claim] = average_differences(better, worse)
         pairs = better.join(worse, on=["dataset", "test_domain", "trial"], how="semi")
-        finished[claim.text] = pairs["base"].unique().to_list()
+        finished[claim] = pairs["base"].unique().to_list()
+    judged = {claim.text: differences[claim] for claim in recipe.claims if claims is None or claim in claims}
     margin = MARGIN if recipe.margin is None else recipe.margin
-    judgements = judge_differences(differences, margin=margin, is_sequential=is_sequential)
+    judgements = judge_differences(judged, margin=margin, is_sequential=is_sequential)
     return [
-        _judge(claim, claim.datasets or recipe.datasets, finished[claim.text], judgements[claim.text])
+        _judge(claim, claim.datasets or recipe.datasets, finished[claim], judgements[claim.text])
+        if claim.text in judgements
+        else _leave_open(claim, finished[claim], differences[claim])
         for claim in recipe.claims
     ]
+
+
+def _leave_open(claim: Claim, finished: Collection[str], differences: Sequence[float]) -> ClaimVerdict:
+    evidence = "the runs that would decide it are not planned"
+    if differences:
+        trials = pluralize(len(differences), "trial")
+        evidence += f"; on {', '.join(finished)} {statistics.fmean(differences):+.1f} points over {trials}"
+    return ClaimVerdict(claim.text, "inconclusive", evidence)
 
 
 def _judge(claim: Claim, datasets: Sequence[str], finished: Collection[str], judgement: Judgement) -> ClaimVerdict:

@@ -7,11 +7,11 @@ from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.reproduction.recipe import Block, Recipe, Row, Scale
+from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
 from domainwise.storage.run_folder import RunFolder
 from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
-from domainwise.training.registry import DatasetCache
+from domainwise.training.registry import DatasetCache, dataset_name, resolve_config
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,21 @@ class RecipePlan:
         """All runs, trial by trial; a run that several rows or blocks share is listed once."""
         return merge_plans(row_plan.runs for row_plan in self.row_plans)
 
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims that these runs can decide: both rows are planned, on all datasets of a claim that needs them."""
+        planned = {(row_plan.row.name, dataset_name(row_plan.dataset)) for row_plan in self.row_plans}
+
+        def is_planned(claim: Claim, dataset: str) -> bool:
+            return {(claim.better, dataset), (claim.worse, dataset)} <= planned
+
+        return tuple(
+            claim
+            for claim in self.recipe.claims
+            for choose in [all if claim.needs_all else any]
+            if choose(is_planned(claim, name) for name in claim.datasets or self.recipe.datasets)
+        )
+
     def limit_trials(self) -> "RecipePlan":
         """Return the plan without the runs of trials that no row has begun."""
         started = [run.trial for run in self.runs if RunFolder(run.folder).read_stored_status().state != "pending"]
@@ -63,6 +78,28 @@ class RecipePlan:
         ]
         scale = replace(self.scale, trials=last - self.scale.first_trial + 1)
         return replace(self, row_plans=tuple(row_plans), scale=scale)
+
+
+def move_recipe(recipe: Recipe, dataset: str) -> Recipe:
+    """Return the recipe on another dataset, a name or a path, with the hyperparameters of PACS.
+
+    It has no published values, and a claim that the paper makes for several datasets is one claim here.
+    """
+    if not recipe.blocks or any(block.train_domains for block in recipe.blocks):
+        raise DomainwiseError(f"{recipe.key} cannot run on another dataset; only tables of methods or settings can")
+    rows = (replace(row, space="paper:pacs") if row.space == "paper" else row for row in recipe.rows)
+    pairs = dict.fromkeys((claim.better, claim.worse) for claim in recipe.claims)
+    name = dataset_name(dataset)
+    return replace(
+        recipe,
+        key=f"{recipe.key}-{name}",
+        about=f"{recipe.about}; here on {name}",
+        published=None,
+        note="",
+        rows=tuple(rows),
+        blocks=(Block((dataset,), "training_domain"),),
+        claims=tuple(Claim(f"{better} is above {worse}", better, worse, (name,)) for better, worse in pairs),
+    )
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:
@@ -110,7 +147,7 @@ def plan_recipe(
                 continue
             for row in [each for each in recipe.rows if not rows or each.name in rows]:
                 spec = _build_spec(block, row, dataset, scale, run_settings, test_domains)
-                subfolder = _slugify(row.name) + "".join(f"-from_{name}" for name in block.train_domains)
+                subfolder = _name_runs(row, spec, block, _resolve_defaults(spec, row, placement, cache))
                 plan = plan_sweep(
                     spec,
                     runs_folder / subfolder,
@@ -170,5 +207,20 @@ def _build_spec(
     )
 
 
-def _slugify(name: str) -> str:
-    return name.replace(", ", "-").replace(" ", "_").replace("/", "-")  # a radius may be 1/255 rms
+def _name_runs(row: Row, spec: SweepSpec, block: Block, defaults: Mapping[str, Any]) -> str:
+    """Name the runs of a row by what they are: what several recipes have in common under any name is run once."""
+    values = {**row.settings, **row.hparams}
+    if spec.draws == 1:  # nothing is drawn, so a value that is the default anyway makes no difference
+        values = {name: value for name, value in values.items() if value != defaults[name]}
+    parts = [row.algorithm, *(f"{name}_{value}" for name, value in sorted(values.items()))]
+    parts += [f"from_{name}" for name in block.train_domains]
+    return "-".join(parts).replace(" ", "_").replace("/", "-")  # a radius may be 1/255 rms
+
+
+def _resolve_defaults(spec: SweepSpec, row: Row, placement: Mapping[str, Any], cache: DatasetCache) -> dict[str, Any]:
+    """Return every setting and hyperparameter of the row's first draw if the row fixed none."""
+    settings = {name: value for name, value in spec.settings.items() if name not in row.settings}
+    plain = replace(spec, trials=1, hparams={}, settings=settings)
+    config = next(iter(plan_sweep(plain, Path(), placement=placement, datasets=cache).values()))
+    resolved, _ = resolve_config(config, cache.build(config))
+    return {**vars(resolved), **resolved.hparams}

@@ -225,8 +225,8 @@ class Scale:
                 raise DomainwiseError(f"{name} must be at least 1, got {value}")
 
     def get_settings(self, dataset: str) -> dict[str, Any]:
-        """Return the settings of runs on this dataset."""
-        shared = self.settings.get("photo", {}) if dataset in PHOTO else {}
+        """Return the settings of runs on this dataset; a dataset without settings of its own has photographs."""
+        shared = self.settings.get("photo", {}) if dataset in PHOTO or dataset not in self.settings else {}
         return {**shared, **self.settings.get(dataset, {})}
 
     def select_blocks(self, recipe: Recipe) -> tuple[Block, ...]:

@@ -137,7 +137,7 @@ def _build_table(plan: RecipePlan) -> RecipeResult:
     table = tabulate_comparisons(compare_with_paper(plan.recipe, models), _format_title(plan))
     if not plan.recipe.claims:
         return RecipeResult(plan.recipe, (table,))
-    verdicts = tuple(judge_claims(plan.recipe, models, is_sequential=plan.is_sequential))
+    verdicts = tuple(judge_claims(plan.recipe, models, plan.claims, is_sequential=plan.is_sequential))
     return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), verdicts=verdicts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.comparison import judge_claims, select_models
-from domainwise.reproduction.plan import RecipePlan, merge_plans, plan_recipe
+from domainwise.reproduction.plan import RecipePlan, merge_plans, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
 from domainwise.reproduction.results import RecipeResult, write_result
 from domainwise.reproduction.smoke_data import write_smoke_data
@@ -20,7 +20,7 @@ from domainwise.sweeps.decision import MAX_TRIALS, Contest, Decision, parse_budg
 from domainwise.sweeps.engine import Engine
 from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.runner import OnStatus, SweepOutcome, check_seedings, make_engine, run_plan
-from domainwise.training.registry import DatasetCache
+from domainwise.training.registry import DatasetCache, dataset_name
 
 Recipes = str | Recipe | Sequence[str | Recipe]
 # Exists in a scale's folder once trials have been added depending on results.
@@ -67,6 +67,7 @@ def reproduce(
     data_dir: str | Path | None = None,
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
+    on: str | None = None,
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -88,6 +89,7 @@ def reproduce(
         scale: full (the paper's settings), cpu (reduced) or smoke (two steps); see also `find_scale`.
         data_dir: folder with the datasets; smoke writes its own.
         datasets, rows: the datasets and rows of the recipes to run (default: all).
+        on: run the recipes on this dataset, a name or a path, instead of the paper's.
         margin: largest difference without practical importance, in points (default: the recipe's, 1).
         settings: fields of `RunConfig` that replace the scale's; `weights` only for pretrained networks.
         engine: see `domainwise.sweeps.runner.make_engine` (default: two worker processes).
@@ -113,6 +115,7 @@ def reproduce(
         data_dir=data_dir,
         datasets=datasets,
         rows=rows,
+        on=on,
         margin=margin,
         settings=settings,
         device=device,
@@ -152,9 +155,9 @@ def decide_claims(
     The plans must have all trials that may be added.
     """
     prefixes = {plan.recipe.key: f"{plan.recipe.key}: " if len(plans) > 1 else "" for plan in plans}
-    claims = {prefixes[plan.recipe.key] + claim.text: (plan, claim) for plan in plans for claim in plan.recipe.claims}
+    claims = {prefixes[plan.recipe.key] + claim.text: (plan, claim) for plan in plans for claim in plan.claims}
     if not claims:
-        raise DomainwiseError(f"no claims to decide in {', '.join(plan.recipe.key for plan in plans)}")
+        raise DomainwiseError(f"no claims that the runs of {', '.join(plan.recipe.key for plan in plans)} can decide")
 
     def plan_trial(name: str, trial: int) -> Plan:
         plan, claim = claims[name]
@@ -162,13 +165,14 @@ def decide_claims(
             {run: config for run, config in row_plan.runs.items() if run.trial == plan.scale.first_trial + trial}
             for row_plan in plan.row_plans
             if row_plan.row.name in (claim.better, claim.worse)
+            and dataset_name(row_plan.dataset) in (claim.datasets or plan.recipe.datasets)
         )
 
     def judge() -> dict[str, Judgement]:
         verdicts = (
             (prefixes[plan.recipe.key] + each.claim, each.judgement)
             for plan in plans
-            for each in judge_claims(plan.recipe, select_models(plan), is_sequential=True)
+            for each in judge_claims(plan.recipe, select_models(plan), plan.claims, is_sequential=True)
         )
         return {name: judgement for name, judgement in verdicts if judgement is not None}
 
@@ -201,6 +205,7 @@ def plan_recipes(
     data_dir: str | Path | None = None,
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
+    on: str | None = None,
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -209,6 +214,8 @@ def plan_recipes(
     """Plan the runs of recipes, with the arguments of `reproduce`; a dataset that cannot be opened is skipped."""
     several = [recipes] if isinstance(recipes, str | Recipe) else recipes
     chosen = [find_recipe(each) if isinstance(each, str) else each for each in several]
+    if on is not None:
+        chosen = [move_recipe(each, on) for each in chosen]
     if margin is not None:
         check_margin(margin)
         chosen = [replace(each, margin=margin) for each in chosen]

@@ -151,6 +151,13 @@ def test_the_papers_ranges() -> None:
     assert set(values("mat", "colored_mnist", "count")) == set(range(5, 20))
 
 
+def test_a_space_as_for_another_dataset() -> None:
+    as_on_nico = [draw("paper:nico", task("ldat", "photos"), seed) for seed in range(5)]
+    assert as_on_nico == [draw("paper", task("ldat", "nico"), seed) for seed in range(5)]
+    with pytest.raises(DomainwiseError, match="search space paper has no rule for ldat on photos"):
+        draw("paper", task("ldat", "photos"), 1)
+
+
 def test_error_for_a_method_without_a_rule() -> None:
     with pytest.raises(DomainwiseError, match="search space paper has no rule for irm on pacs"):
         draw("paper", task("irm"), 1)

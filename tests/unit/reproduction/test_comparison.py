@@ -143,6 +143,17 @@ def test_a_claim_about_an_average_needs_all_its_datasets() -> None:
     assert "over 5 trials" in both.evidence
 
 
+def test_claims_that_no_run_can_decide_leave_the_error_level_to_the_others() -> None:
+    models = paired([1.0, 2.0, 3.0])
+    alone, other = judge_claims(RECIPE, models, RECIPE.claims[:1])
+    assert alone.judgement is not None
+    assert alone.judgement.level == 0.05
+    assert (other.verdict, other.judgement) == ("inconclusive", None)
+    assert other.evidence == "the runs that would decide it are not planned"
+    left_open = judge_claims(RECIPE, models, RECIPE.claims[1:])[0]
+    assert left_open.evidence.endswith("not planned; on pacs +2.0 points over 3 trials")
+
+
 def test_a_claim_about_one_dataset_uses_only_that() -> None:
     good, bad = [3.0, 4.0, 5.0, 3.0, 4.0, 5.0], [-3.0, -4.0, -5.0, -3.0, -4.0, -5.5]
     models = pl.concat([paired(good), paired(bad, "nico")])

@@ -40,14 +40,13 @@ def test_radii_are_filled_into_every_method() -> None:
 
 
 def test_the_paper_rows_have_the_solvers_of_the_paper() -> None:
-    configs = {run.name.split("/")[0]: config for run, config in plan().runs.items()}
+    configs = {each.row.method: config for each in plan().row_plans for config in each.runs.values()}
     mat, ldat = (
-        configs[name].algorithm_class().Hparams.build(**configs[name].hparams)
-        for name in ("mat-paper-epsilon_0.5", "ldat-paper-epsilon_0.5")
+        configs[name].algorithm_class().Hparams.build(**configs[name].hparams) for name in ("mat, paper", "ldat, paper")
     )
     assert (mat.weights, mat.warmup, mat.step_size) == ("domain", 0.0, 0.5)
     assert (ldat.solver, ldat.rank, ldat.warmup, ldat.step_size) == ("factors", 5, 0.0, 0.5)
-    assert configs["erm-augmented"].augment is True
+    assert configs["erm, augmented"].augment is True
     assert configs["erm"].augment is None
 
 

@@ -1,15 +1,17 @@
 """The runs that a recipe plans at each scale."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from domainwise.reproduction.plan import RecipePlan, plan_recipe
-from domainwise.reproduction.recipe import estimate_cost, load_recipes, load_scales
+from domainwise.errors import DomainwiseError
+from domainwise.reproduction.plan import RecipePlan, move_recipe, plan_recipe
+from domainwise.reproduction.recipe import Row, estimate_cost, load_recipes, load_scales
 from domainwise.reproduction.smoke_data import write_smoke_data
 from domainwise.training import RunConfig
-from domainwise.training.registry import DatasetCache
+from domainwise.training.registry import DatasetCache, resolve_config
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +32,83 @@ def test_smoke_data_has_the_layouts_of_the_datasets(name: str, data: Path) -> No
     assert all(len(domain) >= 16 for domain in dataset.domains)
 
 
-def test_recipes_share_a_folder_only_if_the_run_is_the_same(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+def test_recipes_share_a_folder_only_if_the_run_is_the_same(scale: str, data: Path, tmp_path: Path) -> None:
     seen: dict[Path, dict[str, Any]] = {}
     shared = 0
+    cache = DatasetCache()
     for recipe in load_recipes().values():
-        planned = plan(recipe.key, "smoke", tmp_path, data)
+        planned = plan(recipe.key, scale, tmp_path, data, settings={"weights": "none"}, cache=cache)
         assert not planned.skipped
-        # One cell per method.
-        assert len(planned.runs) == (len(recipe.rows) if recipe.blocks else 0)
+        if scale == "smoke":  # one cell per method
+            assert len(planned.runs) == (len(recipe.rows) if recipe.blocks else 0)
         for run, config in planned.runs.items():
-            identity = config.identity()
+            identity = resolve_config(config, cache.build(config))[0].identity()
             shared += run.folder in seen
             assert seen.setdefault(run.folder, identity) == identity
     assert shared >= 10
+
+
+def test_rows_that_are_the_same_share_their_runs_under_any_name(data: Path, tmp_path: Path) -> None:
+    def list_folders(recipe: str, row: str, scale: str = "cpu") -> set[str]:
+        planned = plan(recipe, scale, tmp_path, data, datasets=["pacs"], rows=[row], settings={"weights": "none"})
+        return {run.folder.parent.name for run in planned.runs}
+
+    # Table 7 varies eta for k = 20, and 0.001 is the default; Table 8 varies rho for l = 10, and 0.01 is the default.
+    assert list_folders("table_7", "mat, eta 0.001") == list_folders("table_6", "mat, count 20") == {"mat-count_20"}
+    assert list_folders("table_8", "ldat, rho 0.01") == list_folders("table_6", "ldat, rank 10") == {"ldat"}
+    assert list_folders("table_6", "mat, count 10") == list_folders("table_2", "mat") == {"mat"}
+    assert list_folders("table_7", "mat, eta 0.1") == {"mat-count_20-weight_step_size_0.1"}
+    # At full scale Table 2 draws what Table 6 fixes; the first draw is the defaults, so that the others are added.
+    assert list_folders("table_6", "mat, count 10", "full") == list_folders("table_2", "mat", "full") == {"mat"}
+    assert list_folders("table_2", "ldat", "full") == {"ldat"}
+
+
+def test_a_fixed_value_is_not_the_default_where_others_are_drawn(data: Path, tmp_path: Path) -> None:
+    table_3 = load_recipes()["table_3"]
+    fixed = replace(table_3, rows=(Row("fixed", "mat", hparams={"count": 10}), Row("drawn", "mat")))
+    scale = replace(load_scales()["cpu"], draws=2)
+    planned = plan_recipe(fixed, scale, tmp_path / "fixed", tmp_path / "runs", data_dir=data)
+    assert {run.folder.parent.name for run in planned.runs} == {"mat-count_10", "mat"}
+
+
+def test_claims_that_the_planned_runs_can_decide(data: Path, tmp_path: Path) -> None:
+    def list_claims(recipe: str, **options: Any) -> list[str]:
+        return [claim.text for claim in plan(recipe, "smoke", tmp_path, data, **options).claims]
+
+    # One cell per method: the first dataset only.
+    assert list_claims("table_2") == [
+        "MAT is above ERM on PACS",
+        "LDAT is above ERM on PACS",
+        "MAT is above AT on PACS",
+    ]
+    assert list_claims("table_2", rows=["mat", "at"]) == ["MAT is above AT on PACS"]
+    assert list_claims("table_7", rows=["mat, eta 0.001"]) == []
+    everything = plan("table_1", "cpu", tmp_path, data, settings={"weights": "none"})
+    assert everything.claims == everything.recipe.claims
+    assert plan("table_1", "cpu", tmp_path, data, datasets=["pacs", "nico"]).claims == everything.recipe.claims[1:]
+
+
+def test_a_recipe_moves_to_another_dataset_with_the_hyperparameters_of_pacs(data: Path, tmp_path: Path) -> None:
+    moved = move_recipe(load_recipes()["table_2"], str(data / "VLCS"))
+    scale = replace(load_scales()["cpu"], trials=2)
+    planned = plan_recipe(moved, scale, tmp_path / "moved", tmp_path / "runs", settings={"weights": "none"})
+    assert not planned.skipped
+    assert {run.dataset for run in planned.runs} == {"VLCS"}
+    (mat,) = {config.hparams["step_size"] for run, config in planned.runs.items() if run.algorithm == "mat"}
+    assert mat == 0.1
+    assert {config.network for config in planned.runs.values()} == {"mobilenet_v2"}
+    # The paper's claims about averages, parts of the datasets and one of them are the same claim on a single dataset.
+    texts = [claim.text for claim in planned.claims]
+    assert len(texts) == len(set(texts)) == 5
+    assert texts[0] == "mat is above erm"
+    assert moved.key == "table_2-VLCS"
+
+
+@pytest.mark.parametrize("name", ["table_10", "theorem"])
+def test_recipes_that_are_tied_to_their_data_do_not_move(name: str) -> None:
+    with pytest.raises(DomainwiseError, match=f"{name} cannot run on another dataset"):
+        move_recipe(load_recipes()[name], "photos/")
 
 
 def test_missing_data_is_skipped_with_a_reason(tmp_path: Path) -> None:
