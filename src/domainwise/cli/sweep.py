@@ -111,7 +111,9 @@ def sweep(
     margin: Annotated[
         float, typer.Option(help="Largest difference without practical importance, in points, for --until-decided.")
     ] = MARGIN,
-    space: Annotated[str, typer.Option(help="Search space: domainbed, paper, or a TOML file.")] = "domainbed",
+    space: Annotated[
+        str, typer.Option(help="Search space: domainbed, paper, paper:DATASET (as for that dataset), or a TOML file.")
+    ] = "domainbed",
     test_domain: Annotated[
         list[str] | None, typer.Option(help="Hold out only this domain (default: each in turn). Repeatable.")
     ] = None,
