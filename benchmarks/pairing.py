@@ -1,10 +1,11 @@
 """What common random numbers are worth: the spread of method - ERM over trials, with and without them.
 
-Both seedings get the same number of runs. A difference is that of a trial: the mean over its test domains.
+Both seedings get the same number of runs. A difference is that of a trial: the mean over its test domains. Photographs
+have the settings of `domainwise reproduce --scale cpu`: the paper's hyperparameters and solvers.
 
     python benchmarks/pairing.py silhouettes --trials 10 -o runs/pairing
-    python benchmarks/pairing.py pacs --trials 6 --data-dir DATA --weights mobilenet_v2.pth -o runs/pairing
-    python benchmarks/pairing.py DATA/OfficeCaltech10 --trials 6 --weights mobilenet_v2.pth -o runs/pairing
+    python benchmarks/pairing.py pacs --test-domain sketch --trials 8 --data-dir DATA --weights FILE -o runs/pairing
+    python benchmarks/pairing.py DATA/OfficeCaltech10 --test-domain amazon --trials 8 --weights FILE -o runs/pairing
 
 Rerun a command to continue it.
 """
@@ -30,9 +31,9 @@ SYNTHETIC: dict[str, Any] = {"steps": 300, "record_every": 300}
 PHOTOS: dict[str, Any] = {
     "network": "mobilenet_v2",
     "dataset_options": {"image_size": 64},
-    "batch_size": 16,
-    "steps": 100,
-    "record_every": 100,
+    "batch_size": 8,
+    "steps": 200,
+    "record_every": 200,
 }
 
 
@@ -50,9 +51,10 @@ def main() -> None:
     options = parser.parse_args()
     methods = options.method or ["mat", "ldat"]
     name = dataset_name(options.dataset)
+    is_synthetic = name.startswith("silhouettes")
     differences = {}
     for seeding in SEEDINGS:
-        settings = {**(SYNTHETIC if name.startswith("silhouettes") else PHOTOS), "seeding": seeding}
+        settings = {**(SYNTHETIC if is_synthetic else PHOTOS), "seeding": seeding}
         if options.weights:
             settings["weights"] = options.weights
         spec = SweepSpec(
@@ -62,6 +64,7 @@ def main() -> None:
             test_domains=tuple(options.test_domain),
             hparams={"epsilon": float(options.epsilon)},
             settings=settings,
+            space="domainbed" if is_synthetic else "paper:pacs",
         )
         folder = options.output / f"{name}-{seeding}"
         run_sweep(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from matplotlib.figure import Figure
 
 from domainwise.data import Dataset
 from domainwise.data.dataset import split_domains
 from domainwise.errors import DomainwiseError
+from domainwise.explain.plots.accuracy import plot_differences
 from domainwise.figures import render_figure, write_figure
 from domainwise.reports.formats import format_markdown_table
 from domainwise.reports.html import Answer, Picture, TextTable, write_page
@@ -329,7 +329,7 @@ def _write_study(
     held_out = "each domain held out in turn" if _is_free(dataset) else "tested on the dataset's test domains"
     how = f"{decision.reason.capitalize()}. {steps} steps per run, {held_out}."
     tables[0] = replace(tables[0], notes=(*tables[0].notes, how))
-    figure = plot_differences(judgements, plan.recipe.margin or MARGIN)
+    figure = plot_differences(judgements, "accuracy on unseen domains minus ERM")
     files = [folder / "study.md", folder / "study.png"]
     write_atomic(files[0], _format_markdown(dataset, advice, commands, tables).encode())
     write_figure(files[1], figure)
@@ -425,29 +425,6 @@ def _tabulate_shift(shift: ShiftReport) -> TextTable:
 
 def _format_shift(value: float, spread: float | None) -> str:
     return f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"
-
-
-def plot_differences(judgements: Mapping[str, Judgement], margin: float) -> Figure:
-    """Plot the difference of each method to ERM with its interval, the best first, and the margin as a band."""
-    names = sorted(judgements, key=lambda name: judgements[name].estimate or 0.0)
-    figure = Figure((7.2, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
-    axes = figure.subplots()
-    axes.axvspan(-margin, margin, color="0.92", zorder=0)
-    axes.axvline(0, color="0.4", linewidth=1)
-    for place, name in enumerate(names):
-        each = judgements[name]
-        if each.estimate is None:
-            continue
-        color = {"holds": "C2", "does not hold": "C3"}.get(each.verdict, "C0")
-        if each.interval is not None:
-            axes.plot(each.interval, (place, place), color=color, linewidth=2)
-        axes.plot(each.estimate, place, "o", color=color, fillstyle="none" if each.interval is None else "full")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.7, len(names) - 0.3)
-    axes.set_xlabel("accuracy on unseen domains minus ERM, points (hollow: no interval yet)")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    return figure
 
 
 def _format_markdown(dataset: Dataset, advice: str, commands: Sequence[str], tables: Sequence[TextTable]) -> str:

@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.explain.gradcam import find_target_layer
 from domainwise.explain.perturbations import measure_ranks
-from domainwise.explain.plots.accuracy import add_legend, plot_accuracy, plot_accuracy_by_epsilon
+from domainwise.explain.plots.accuracy import (
+    add_legend,
+    plot_accuracy,
+    plot_accuracy_by_epsilon,
+    plot_differences,
+)
 from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_ranks
 from domainwise.explain.robustness import read_accuracy_by_epsilon
@@ -38,11 +43,18 @@ from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulat
 from domainwise.storage.files import write_atomic
 from domainwise.theory import check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
+from domainwise.training.registry import dataset_name
 
 # Grad-CAM maps with fewer cells per side are hardly finer than the whole image.
 _MIN_GRADCAM_SIDE = 4
 # A logarithmic axis is used if the largest value is more than this times the smallest.
 _MAX_LINEAR_RATIO = 20
+
+# The figure of the claims.
+_CLAIMS = "claims"
+_CLAIMS_CAPTION = (
+    "The difference that each claim is about, with its interval. Within the band, a difference does not matter."
+)
 
 
 @dataclass(frozen=True)
@@ -85,10 +97,10 @@ def write_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) ->
     finished = [folder for row_plan in plan.row_plans for folder in row_plan.list_finished()]
     if finished and result.tables:
         files.append(plan.folder / f"{plan.file_name}.html")
-        about = plan.recipe.about
         figures = [
-            Picture(name.replace("_", " "), about, f"{name}: {about}", png=render_figure(figure))
+            Picture(name.replace("_", " "), caption, f"{name}: {caption}", png=render_figure(figure))
             for name, figure in result.figures.items()
+            for caption in [_CLAIMS_CAPTION if name == _CLAIMS else plan.recipe.about]
         ]
         *tables, last = result.tables
         tables.append(replace(last, notes=(*last.notes, *result.notes)))
@@ -138,13 +150,15 @@ def _build_table(plan: RecipePlan) -> RecipeResult:
     if not plan.recipe.claims:
         return RecipeResult(plan.recipe, (table,))
     verdicts = tuple(judge_claims(plan.recipe, models, plan.claims, is_sequential=plan.is_sequential))
-    return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), verdicts=verdicts)
+    judged = {each.claim: each.judgement for each in verdicts if each.judgement and each.judgement.estimate is not None}
+    figures = {_CLAIMS: plot_differences(judged, "difference in accuracy")} if judged else {}
+    return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), figures, verdicts=verdicts)
 
 
 def _build_settings(plan: RecipePlan) -> RecipeResult:
     comparisons = compare_with_paper(plan.recipe, select_models(plan))
     figures = {"accuracy_by_setting": plot_accuracy_by_setting(plan.recipe, comparisons)} if comparisons else {}
-    return replace(_build_table(plan), figures=figures)
+    return _add_figures(_build_table(plan), figures)
 
 
 def _build_radius(plan: RecipePlan) -> RecipeResult:
@@ -152,8 +166,13 @@ def _build_radius(plan: RecipePlan) -> RecipeResult:
     for dataset in dict.fromkeys(row_plan.dataset for row_plan in plan.row_plans):
         own = [row_plan for row_plan in plan.row_plans if row_plan.dataset == dataset]
         if folders := [folder for row_plan in own for folder in row_plan.list_finished()]:
-            figures[f"accuracy_by_radius_{dataset}"] = plot_accuracy_by_epsilon(read_accuracy_by_epsilon(folders))
-    return replace(_build_table(plan), figures=figures)
+            name = f"accuracy_by_radius_{dataset_name(dataset)}"
+            figures[name] = plot_accuracy_by_epsilon(read_accuracy_by_epsilon(folders))
+    return _add_figures(_build_table(plan), figures)
+
+
+def _add_figures(result: RecipeResult, figures: Mapping[str, Figure]) -> RecipeResult:
+    return replace(result, figures={**result.figures, **figures})
 
 
 def _build_shift(plan: RecipePlan) -> RecipeResult:
@@ -211,7 +230,7 @@ def _build_gradcam(plan: RecipePlan) -> RecipeResult:
         count = min(6, len(first.splits[domain].main))
         figures[f"gradcam_{dataset}"] = plot_gradcam(runs, sample_examples(first, domain, count))
     table = _build_table(plan)
-    return replace(table, figures=figures, notes=(*table.notes, *notes))
+    return _add_figures(replace(table, notes=(*table.notes, *notes)), figures)
 
 
 def _build_theory(plan: RecipePlan) -> RecipeResult:

@@ -5,7 +5,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon
+from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon, plot_differences
+from domainwise.selection.verdicts import judge_differences
 
 COLORS = {"A": "C0", "B": "C1"}
 
@@ -75,3 +76,28 @@ def test_a_curve_with_uneven_trials_says_so(frame: pl.DataFrame) -> None:
     more = pl.DataFrame([("mat", 5.0, 0, "sketch", 0.4)], schema=frame.columns, orient="row")
     (panel,) = plot_accuracy_by_epsilon(pl.concat([frame, more], how="vertical_relaxed")).axes
     assert {str(line.get_label()) for line in panel.lines} == {"MAT (n = 1 to 3)", "ERM (n = 3)"}
+
+
+def test_differences_are_sorted_and_colored_by_verdict() -> None:
+    differences = {
+        "clearly better": [2.1, 3.0, 1.8, 2.6, 2.9, 2.2],
+        "the same": [0.1, -0.1, 0.2, -0.2, 0.0, 0.1],
+        "one trial": [1.0],
+        "no trial": [],
+    }
+    figure = plot_differences(judge_differences(differences, margin=0.75), "difference in accuracy")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "no trial",
+        "the same",
+        "one trial",
+        "clearly better",
+    ]
+    (band,) = axes.patches
+    assert band.get_extents().transformed(axes.transData.inverted()).intervalx.tolist() == pytest.approx([-0.75, 0.75])
+    zero, *lines = axes.get_lines()
+    intervals = {round(line.get_ydata()[0]): line for line in lines if len(line.get_ydata()) == 2}
+    points = {round(line.get_ydata()[0]): line for line in lines if len(line.get_ydata()) == 1}
+    assert zero.get_xdata() == [0, 0]
+    assert {place: line.get_color() for place, line in intervals.items()} == {1: "C0", 3: "C2"}
+    assert {place: line.get_fillstyle() for place, line in points.items()} == {1: "full", 2: "none", 3: "full"}

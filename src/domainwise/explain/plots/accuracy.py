@@ -1,4 +1,4 @@
-"""Plots of accuracy against a setting: an attack's radius, the epsilon of training, or any other hyperparameter."""
+"""Plots of accuracy against a setting (the radius of an attack or any hyperparameter), and of differences in it."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -8,6 +8,14 @@ from matplotlib.figure import Figure
 
 from domainwise.explain.robustness import ATTACKS, average_by_epsilon
 from domainwise.selection.statistics import aggregate_means
+from domainwise.selection.verdicts import Judgement, Verdict
+
+VERDICT_COLORS: Mapping[Verdict, str] = {
+    "holds": "C2",
+    "does not hold": "C3",
+    "no practical difference": "C0",
+    "inconclusive": "0.55",
+}
 
 
 def plot_accuracy(
@@ -114,3 +122,32 @@ def add_legend(figure: Figure, panel: Axes) -> None:
 
 def _assign_colors(labels: Sequence[str]) -> dict[str, str]:
     return {label: f"C{index % 10}" for index, label in enumerate(labels)}
+
+
+def plot_differences(judgements: Mapping[str, Judgement], quantity: str) -> Figure:
+    """Plot the difference behind each verdict with its interval, the largest first, and the margin as a band.
+
+    Args:
+        judgements: by claim, of claims that were judged together.
+        quantity: what the differences are, for the axis.
+    """
+    names = sorted(judgements, key=lambda name: judgements[name].estimate or 0.0)
+    figure = Figure((7.2, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    margin = judgements[names[0]].margin
+    axes.axvspan(-margin, margin, color="0.92", zorder=0)
+    axes.axvline(0, color="0.4", linewidth=1)
+    for place, name in enumerate(names):
+        each = judgements[name]
+        if each.estimate is None:
+            continue
+        color = VERDICT_COLORS[each.verdict]
+        if each.interval is not None:
+            axes.plot(each.interval, (place, place), color=color, linewidth=2)
+        axes.plot(each.estimate, place, "o", color=color, fillstyle="none" if each.interval is None else "full")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.set_xlabel(f"{quantity}, points (hollow: no interval yet)")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
