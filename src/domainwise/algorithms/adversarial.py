@@ -149,12 +149,13 @@ class AdversarialAlgorithm(Algorithm):
     def update(self, batches: Batches) -> dict[str, float]:
         hparams = self.hparams
         losses: list[Tensor] = []
-        for x, y, domain in self._groups(batches):
+        for index, (x, y, domain) in enumerate(self._groups(batches)):
             model: Model = self.network
             if self.space is not None:
                 x, model = self.space.normalize(x), self.space.wrap(model)
             if hparams.schedule == "two_pass":
                 x_adv = self.perturbation.attack(x, domain, partial(_sample_losses, model, y), self.attack_steps)
+                self.seed_dropout_(index)
             else:
                 x_adv = self.perturbation(x, domain)
             sample_losses = _add_clean_losses(model, x_adv, x, y, hparams.clean_weight)

@@ -69,6 +69,8 @@ class Algorithm(nn.Module, ABC):
         shape = input_shape if input_shape is not None else getattr(network, "input_shape", None)
         self.input_shape = None if shape is None else tuple(shape)
         self.updates = 0  # counted by methods that follow a schedule
+        # Seed of dropout, and whatever else the network itself draws in an update; None leaves torch's state alone.
+        self.dropout_seed: int | None = None
         self.optimizer: Optimizer = self.build_optimizer(network.parameters())
         self.setup()
 
@@ -127,6 +129,14 @@ class Algorithm(nn.Module, ABC):
         loss.backward()
         for optimizer in optimizers:
             self.step_(optimizer)
+
+    def seed_dropout_(self, index: int = 0) -> None:
+        """Let the next pass through the network draw the dropout that every other method has in this update.
+
+        Methods with a pass before the one that trains call it in between, with the index of the pass that trains.
+        """
+        if self.dropout_seed is not None:
+            torch.manual_seed(self.dropout_seed + index)
 
     def apply_gradients_(self, gradients: Iterable[Tensor]) -> None:
         """Take one step of the network's optimizer along the given gradients of its trainable parameters."""

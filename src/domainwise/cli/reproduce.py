@@ -122,7 +122,8 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, compare with its numbers, and judge its claims.
 
-    Rerun the same command to resume. Results go to OUTPUT/SCALE/RECIPE as result.md, result.html and pictures.
+    Rerun the same command to resume. Results go to OUTPUT/SCALE/RECIPE as result.md, result.html and pictures, and an
+    overview of the claims of several recipes to OUTPUT/SCALE/claims.md.
     """
     if list_:
         _print_list(as_json)

@@ -1,8 +1,10 @@
 """The result of a recipe: its tables, figures, verdicts and notes, and the files they are written to."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -40,6 +42,7 @@ from domainwise.reproduction.memory import judge_step_costs, measure_step_costs
 from domainwise.reproduction.plan import RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_selected, tabulate_shifts
+from domainwise.selection.verdicts import Verdict
 from domainwise.storage.files import write_atomic
 from domainwise.theory import check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
@@ -114,6 +117,30 @@ def write_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) ->
             pictures=[*figures, *result.pictures],
         )
     return replace(result, files=tuple(files))
+
+
+def write_claims(results: Sequence[RecipeResult], folder: Path) -> list[Path]:
+    """Write an overview of the claims of several results, claims.md and claims.png; nothing if there are none."""
+    verdicts = [(", ".join(each.recipe.numbers), verdict) for each in results for verdict in each.verdicts]
+    if not verdicts:
+        return []
+    header = ("in the paper", "claim", "verdict", "evidence")
+    rows = [(numbers, each.claim, each.verdict, each.evidence) for numbers, each in verdicts]
+    counts = Counter(each.verdict for _, each in verdicts)
+    summary = f"{', '.join(f'{counts[name]} {name}' for name in get_args(Verdict) if counts[name])}."
+    parts = ["# Claims of the paper", summary, format_markdown_table(header, rows)]
+    judged = {
+        f"{numbers}: {each.claim}": each.judgement
+        for numbers, each in verdicts
+        if each.judgement is not None and each.judgement.estimate is not None
+    }
+    files = [folder / "claims.md"]
+    if judged:
+        files.append(folder / f"{_CLAIMS}.png")
+        write_figure(files[1], plot_differences(judged, "difference in accuracy"))
+        parts += [f"![{_CLAIMS_CAPTION}]({_CLAIMS}.png)"]
+    write_atomic(files[0], ("\n\n".join(parts) + "\n").encode())
+    return files
 
 
 def _format_markdown(result: RecipeResult) -> str:

@@ -10,7 +10,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.reproduction.comparison import judge_claims, select_models
 from domainwise.reproduction.plan import RecipePlan, merge_plans, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
-from domainwise.reproduction.results import RecipeResult, write_result
+from domainwise.reproduction.results import RecipeResult, write_claims, write_result
 from domainwise.reproduction.smoke_data import write_smoke_data
 from domainwise.selection.verdicts import Judgement, check_margin
 from domainwise.storage.files import write_atomic
@@ -36,7 +36,7 @@ class ReproductionCallbacks:
         on_plan: called with all plans before anything runs.
         on_status: called with the status of every run at the start, and whenever it changes.
         on_runs: called with the runs of every round, if trials are added until claims are decided.
-        on_note: called with the reason for it.
+        on_note: called with the reason for it, and with other things worth a line.
         on_result: called when a result has been written.
         should_stop: asked several times per second; True lets every run save and raises `RunInterrupted`.
     """
@@ -82,7 +82,8 @@ def reproduce(
     """Run recipes, compare them with the paper's numbers and judge its claims; call it again to resume.
 
     Each result is written to `output/SCALE/RECIPE/` as result.md, pictures and result.html as soon as its runs have
-    ended. Runs are in `output/SCALE/runs/`; what several recipes need is run once.
+    ended, and the claims of several recipes together to `output/SCALE/claims.md`. Runs are in `output/SCALE/runs/`;
+    what several recipes need is run once.
 
     Args:
         recipes: a recipe or several, by key, name or number in the paper, such as "table_1" or "Figure 5".
@@ -291,4 +292,7 @@ def run_recipe_plans(
                 should_stop=callbacks.should_stop,
             )
         write_ended()
-    return Reproduction({plan.recipe.key: results[plan.recipe.key] for plan in plans}, outcome, errors)
+        in_order = {plan.recipe.key: results[plan.recipe.key] for plan in plans}
+        if len(plans) > 1 and (files := write_claims(list(in_order.values()), folder.path)):
+            callbacks.on_note(f"claims: wrote {', '.join(map(str, files))}")
+    return Reproduction(in_order, outcome, errors)

@@ -170,31 +170,35 @@ class RunSeeds:
         weights: initial weights of the network.
         batches: the images of each batch.
         augmentation: how they are augmented.
-        method: everything that the method draws itself, and dropout.
+        dropout: what the network itself draws during an update.
+        method: everything that the method draws itself.
     """
 
     weights: int
     batches: int
     augmentation: int
+    dropout: int
     method: int
 
 
 def derive_seeds(config: RunConfig, dataset: Dataset) -> RunSeeds:
     """Return the seeds of a resolved config.
 
-    With common random numbers, methods differ in nothing but what they do: weights, batches and augmentation depend on
-    the dataset, its domains and the trial only. DomainBed has one seed for everything, and another one for each run.
+    With common random numbers, methods differ in nothing but what they do: weights, batches, augmentation and dropout
+    depend on the dataset, its domains and the trial only. DomainBed has one seed for everything, and another one for
+    each run.
     """
     tested = [dataset.index(name) for name in config.test_domains]
     run = (config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
     if config.seeding == "domainbed":
         seed = seed_hash(config.dataset_name, *run)
-        return RunSeeds(seed, seed, seed, seed)
+        return RunSeeds(seed, seed, seed, seed, seed)
     task = (config.dataset_name, [dataset.index(name) for name in config.train_domains], tested, config.trial_seed)
     return RunSeeds(
         weights=seed_hash("weights", *task),
         batches=seed_hash("batches", *task),
         augmentation=seed_hash("augmentation", *task),
+        dropout=seed_hash("dropout", *task),
         method=seed_hash("method", *task, *run),
     )
 

@@ -18,6 +18,7 @@ from domainwise.data.dataset import Split, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
+from domainwise.seeds import seed_hash
 from domainwise.selection.score import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
 from domainwise.training.config import RunConfig
@@ -150,9 +151,6 @@ class Trainer:
         self.generators = _make_generators(self.config, self.seeds)
         data = describe_data(self.dataset, self.roles, self.splits)
         self.algorithm = build_algorithm(self.config, data, self.generators["method"]).to(self.device)
-        if self.config.seeding == "common":
-            # From here on, what torch draws itself belongs to the method: dropout.
-            torch.manual_seed(self.seeds.method)
         self.algorithm.network.to(memory_format=torch.channels_last)
         checkpoint = self.folder.read_checkpoint()
         if checkpoint is not None:
@@ -170,6 +168,9 @@ class Trainer:
         while self.step < last_step:
             batches = self._draw_batches()
             with precision, self.world.seed_per_rank(self.generators["method"], self.seeds.method, self.step):
+                if self.config.seeding == "common":
+                    self.algorithm.dropout_seed = seed_hash(self.seeds.dropout, self.step, self.world.rank)
+                    self.algorithm.seed_dropout_()
                 measurement = self.algorithm.update(batches)
             if caveats:
                 self.world.average_(self.algorithm.buffers())

@@ -132,7 +132,8 @@ def plot_differences(judgements: Mapping[str, Judgement], quantity: str) -> Figu
         quantity: what the differences are, for the axis.
     """
     names = sorted(judgements, key=lambda name: judgements[name].estimate or 0.0)
-    figure = Figure((7.2, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
+    longest = max(map(len, names))
+    figure = Figure((5.6 + 0.07 * longest, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
     axes = figure.subplots()
     margin = judgements[names[0]].margin
     axes.axvspan(-margin, margin, color="0.92", zorder=0)
