@@ -31,7 +31,7 @@ SYNTHETIC: dict[str, Any] = {"steps": 300, "record_every": 300}
 PHOTOS: dict[str, Any] = {
     "network": "mobilenet_v2",
     "dataset_options": {"image_size": 64},
-    "batch_size": 8,
+    "batch_size": 16,
     "steps": 200,
     "record_every": 200,
 }

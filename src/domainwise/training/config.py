@@ -111,8 +111,8 @@ class RunConfig:
     hparams_seed: int = setting(0, "Hyperparameter sample index (0 = defaults).")
     seeding: Seeding = setting(
         "common",
-        "Random numbers of a trial: `common` (methods and draws share initial weights, batches and augmentation) or "
-        "`domainbed` (every run has its own).",
+        "Random numbers of a trial: `common` (methods and draws share initial weights, batches, augmentation and "
+        "dropout) or `domainbed` (every run has its own).",
         choices=Seeding,
         is_shared=True,
     )
