@@ -22,6 +22,8 @@ PICTURES = {
     **{key: ["accuracy_by_setting"] for key in ("table_3", "table_6", "table_7", "table_8")},
     "theorem": ["bound", "map", "reliance_over_p", "reliance_over_time", "task"],
 }
+# Recipes with a claim about their first dataset alone, the only one at this scale.
+WITH_CLAIMS = ("table_2", "table_3", "table_6", "table_7", "table_8", "table_9", "table_10", "figure_1")
 
 
 def test_all_recipes_at_smoke_scale(tmp_path: Path) -> None:
@@ -29,6 +31,8 @@ def test_all_recipes_at_smoke_scale(tmp_path: Path) -> None:
     first = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert first.returncode == 0, first.stderr[-2000:]
     assert len(list_paper_recipes()) == 13
+    overview = (tmp_path / "smoke" / "claims.md").read_text()
+    assert (tmp_path / "smoke" / "claims.png").exists()
     for recipe in list_paper_recipes():
         key = recipe.key
         result = (tmp_path / "smoke" / key / "result.md").read_text()
@@ -41,8 +45,10 @@ def test_all_recipes_at_smoke_scale(tmp_path: Path) -> None:
         assert page.exists() == bool(recipe.blocks)
         if recipe.blocks:
             assert "smoke scale (two steps of a tiny network" in page.read_text()
-        pictures = sorted(file.stem for file in (tmp_path / "smoke" / key).glob("*.png"))
-        assert pictures == PICTURES.get(key, [])
+        pictures = {file.stem for file in (tmp_path / "smoke" / key).glob("*.png")}
+        assert pictures == {*PICTURES.get(key, []), *(["claims"] if key in WITH_CLAIMS else [])}
+        for claim in recipe.claims:
+            assert f"| {', '.join(recipe.numbers)} | {claim.text} | inconclusive |" in overview
     again = subprocess.run([*command[:4], "table_8", *command[5:]], capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stderr
     assert "1/4" not in again.stderr
@@ -61,7 +67,8 @@ def test_figure_1_with_two_draws_ends_with_a_curve(tmp_path: Path) -> None:
     result = reproduce("Figure 1", find_scale("smoke", draws=2), tmp_path).results["figure_1"]
     (panel,) = result.figures["accuracy_by_radius_pacs"].axes
     assert {line.get_label() for line in panel.lines} == {"ERM (n = 1)", "AT (n = 1)", "UAT (n = 1)"}
-    assert [file.name for file in result.files] == ["result.md", "accuracy_by_radius_pacs.png", "result.html"]
+    pictures = ["accuracy_by_radius_pacs.png", "claims.png"]
+    assert [file.name for file in result.files] == ["result.md", *pictures, "result.html"]
     assert {verdict.verdict for verdict in result.verdicts} == {"inconclusive"}
     assert "smoke scale" in result.notes[0]
     assert "2 hyperparameter draws" in result.notes[0]

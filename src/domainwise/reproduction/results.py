@@ -199,7 +199,7 @@ def _build_radius(plan: RecipePlan) -> RecipeResult:
 
 
 def _add_figures(result: RecipeResult, figures: Mapping[str, Figure]) -> RecipeResult:
-    return replace(result, figures={**result.figures, **figures})
+    return replace(result, figures={**figures, **result.figures})
 
 
 def _build_shift(plan: RecipePlan) -> RecipeResult:
