@@ -99,5 +99,7 @@ def test_differences_are_sorted_and_colored_by_verdict() -> None:
     intervals = {round(line.get_ydata()[0]): line for line in lines if len(line.get_ydata()) == 2}
     points = {round(line.get_ydata()[0]): line for line in lines if len(line.get_ydata()) == 1}
     assert zero.get_xdata() == [0, 0]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["holds", "no practical difference", "inconclusive"]
     assert {place: line.get_color() for place, line in intervals.items()} == {1: "C0", 3: "C2"}
     assert {place: line.get_fillstyle() for place, line in points.items()} == {1: "full", 2: "none", 3: "full"}

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from domainwise.explain.robustness import ATTACKS, average_by_epsilon
 from domainwise.selection.statistics import aggregate_means
@@ -146,6 +147,9 @@ def plot_differences(judgements: Mapping[str, Judgement], quantity: str) -> Figu
         if each.interval is not None:
             axes.plot(each.interval, (place, place), color=color, linewidth=2)
         axes.plot(each.estimate, place, "o", color=color, fillstyle="none" if each.interval is None else "full")
+    verdicts = [name for name in VERDICT_COLORS if any(each.verdict == name for each in judgements.values())]
+    handles = [Line2D([], [], color=VERDICT_COLORS[name], linewidth=2, marker="o", label=name) for name in verdicts]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.7, len(names) - 0.3)
     axes.set_xlabel(f"{quantity}, points (hollow: no interval yet)")
