@@ -11,10 +11,14 @@ from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import find_scale
 from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.training import RunConfig, train
+from domainwise.training.registry import DatasetCache
+
+DATASETS = DatasetCache()
 
 
 def plan(trials: int = 1, **options: Any) -> RecipePlan:
-    return plan_recipe(build_demo(**options), find_scale("cpu", trials), Path("out"), Path("out/runs"))
+    scale = find_scale("cpu", trials)
+    return plan_recipe(build_demo(**options), scale, Path("out"), Path("out/runs"), cache=DATASETS)
 
 
 def test_the_plan_has_every_method_radius_and_seed_once() -> None:
@@ -91,7 +95,7 @@ def test_invalid_options(options: dict[str, Any], tmp_path: Path) -> None:
 def test_the_page(pictures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def engine(configs: list[RunConfig], callbacks: EngineCallbacks) -> None:
         for index, config in enumerate(configs):
-            callbacks.on_done(index, train(config))
+            callbacks.on_done(index, train(config, datasets=DATASETS))
 
     result = run_demo(
         tmp_path,
