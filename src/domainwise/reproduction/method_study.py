@@ -319,7 +319,6 @@ def _write_study(
         hparams=row.hparams,
         augment=row.settings.get("augment"),
         train_domains=dataset.domain_names if _is_free(dataset) else (),
-        steps=steps,
         output=folder / "final",
         data_dir=config.data_dir,
     )
@@ -327,8 +326,13 @@ def _write_study(
     tables = [_tabulate_methods(plan, judgements), _tabulate_domains(dataset, notes)]
     tables += [_tabulate_shift(shift)] if shift is not None else []
     held_out = "each domain held out in turn" if _is_free(dataset) else "tested on the dataset's test domains"
-    how = f"{decision.reason.capitalize()}. {steps} steps per run, {held_out}."
-    tables[0] = replace(tables[0], notes=(*tables[0].notes, how))
+    how = [f"{decision.reason.capitalize()}. {steps} steps per run, {held_out}."]
+    if steps < dataset.steps:
+        how.append(
+            f"The final model is trained for {dataset.steps} steps. Methods were compared after {steps}, as the budget "
+            "allowed; with more steps they may differ."
+        )
+    tables[0] = replace(tables[0], notes=(*tables[0].notes, *how))
     figure = plot_differences(judgements, "accuracy on unseen domains minus ERM")
     files = [folder / "study.md", folder / "study.png"]
     write_atomic(files[0], _format_markdown(dataset, advice, commands, tables).encode())

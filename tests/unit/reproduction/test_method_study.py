@@ -54,6 +54,8 @@ def test_it_ends_with_advice_a_page_and_commands_that_work(photos: Path, tmp_pat
     # The command trains on all domains and its model predicts.
     words = result.commands[0].split()
     assert [words[place + 1] for place, word in enumerate(words) if word == "--train-domain"] == ["home", "park", "zoo"]
+    assert "--steps" not in words
+    assert "The final model is trained for 5001 steps. Methods were compared after 2" in page
     config = RunConfig(
         photos,
         "erm",
