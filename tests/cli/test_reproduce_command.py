@@ -45,6 +45,8 @@ def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any])
             "unknown row of these recipes 'mat, eta .1'; did you mean 'mat, eta 0.1'?",
         ),
         (("table_8", "--dataset", "nico"), "unknown dataset of these recipes 'nico'"),
+        (("table_8", "--on", "nowhere/"), "nowhere"),
+        (("table_10", "--on", "silhouettes"), "table_10 cannot run on another dataset"),
     ],
 )
 def test_an_invalid_option_is_one_line(

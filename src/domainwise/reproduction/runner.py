@@ -228,7 +228,7 @@ def plan_recipes(
         data_dir = write_smoke_data(folder / "data")
     cache = DatasetCache()
     is_sequential = (folder / _SEQUENTIAL_FILE).exists()
-    return [
+    plans = [
         plan_recipe(
             recipe,
             scale,
@@ -245,6 +245,10 @@ def plan_recipes(
         )
         for recipe in chosen
     ]
+    reasons = [reason for plan in plans for reason in plan.skipped.values()]
+    if on is not None and reasons:
+        raise DomainwiseError(reasons[0])
+    return plans
 
 
 def run_recipe_plans(
