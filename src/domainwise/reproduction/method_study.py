@@ -341,15 +341,15 @@ def _write_study(
     if finished:
         files.append(folder / "study.html")
         caption = "Accuracy minus that of ERM in points, with intervals. Within the band, a difference does not matter."
+        picture = Picture("Methods compared with ERM", caption, caption, png=render_figure(figure))
         write_page(
             files[-1],
             finished,
             selections=("training_domain",),
             split_variants=True,
             title=f"Which method to use for {dataset.name}?",
-            answer=Answer(advice, commands),
+            answer=Answer(advice, commands, picture),
             tables=tables,
-            pictures=[Picture("Methods compared with ERM", caption, caption, png=render_figure(figure))],
         )
     return Study(
         dataset.name, recommended, advice, judgements, shift, tuple(notes), commands, tuple(tables), tuple(files)

@@ -141,9 +141,8 @@ def run_contest(
         open_claims = (rank or rank_open_claims)(judgements, max_trials)
         if not open_claims:
             decision = Decision(judgements, "all decided")
-            return (
-                decision if decision.is_complete else replace(decision, reason=f"undecided after {max_trials} trials")
-            )
+            undecided = f"undecided after {_count_trials(max_trials)}"
+            return decision if decision.is_complete else replace(decision, reason=undecided)
         jobs = _list_jobs(contest, judgements, open_claims)
         if not jobs:
             return Decision(
@@ -216,8 +215,12 @@ def _describe_round(judgements: Mapping[str, Judgement], claims: Sequence[str], 
     time_text = f", about {estimated / 60:.0f} min" if estimated >= 30 else ""
     return (
         f"trial {', '.join(map(str, trials))}: {len(chosen)} runs{time_text}; open: {first} "
-        f"({judgements[first].trials} trials, {width}){also}"
+        f"({_count_trials(judgements[first].trials)}, {width}){also}"
     )
+
+
+def _count_trials(count: int) -> str:
+    return f"{count} trial{'' if count == 1 else 's'}"
 
 
 def run_sweep_until_decided(

@@ -50,7 +50,7 @@ def test_it_ends_with_advice_a_page_and_commands_that_work(photos: Path, tmp_pat
     assert "Which method to use for pets?" in page
     assert "How far apart the domains are" in page
     assert {each.trials for each in result.judgements.values()} == {1}
-    assert notes[-1] == "undecided after 1 trials"
+    assert notes[-1] == "undecided after 1 trial"
     # The command trains on all domains and its model predicts.
     words = result.commands[0].split()
     assert [words[place + 1] for place, word in enumerate(words) if word == "--train-domain"] == ["home", "park", "zoo"]

@@ -78,10 +78,11 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page is about in a sentence or two, shown first, and the commands that follow from it."""
+    """What a page is about in a sentence or two, a picture of the reason, and the commands to run; shown first."""
 
     text: str
     commands: tuple[str, ...] = ()
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)
