@@ -24,7 +24,7 @@ from domainwise.training.registry import DatasetCache, dataset_name
 
 Recipes = str | Recipe | Sequence[str | Recipe]
 # Exists in a scale's folder once trials have been added depending on results.
-_SEQUENTIAL_FILE = "until_decided"
+SEQUENTIAL_FILE = "until_decided"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def reproduce(
     if until_decided:
         size = replace(size, trials=max(size.trials, MAX_TRIALS))
         create_folder(folder.path)
-        write_atomic(folder.path / _SEQUENTIAL_FILE, b"")
+        write_atomic(folder.path / SEQUENTIAL_FILE, b"")
     plans = plan_recipes(
         recipes,
         size,
@@ -227,7 +227,7 @@ def plan_recipes(
     if scale.name == "smoke":
         data_dir = write_smoke_data(folder / "data")
     cache = DatasetCache()
-    is_sequential = (folder / _SEQUENTIAL_FILE).exists()
+    is_sequential = (folder / SEQUENTIAL_FILE).exists()
     plans = [
         plan_recipe(
             recipe,
