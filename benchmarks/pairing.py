@@ -21,6 +21,7 @@ from scipy.stats import f
 
 from domainwise import SweepSpec, run_sweep
 from domainwise.reports.formats import format_markdown_table
+from domainwise.reproduction.recipe import find_scale
 from domainwise.selection import SELECTIONS, read_runs
 from domainwise.selection.statistics import average_differences, estimate_mean
 from domainwise.sweeps.runner import SweepCallbacks, make_engine
@@ -28,13 +29,6 @@ from domainwise.training.registry import dataset_name
 
 SEEDINGS = ("domainbed", "common")
 SYNTHETIC: dict[str, Any] = {"steps": 300, "record_every": 300}
-PHOTOS: dict[str, Any] = {
-    "network": "mobilenet_v2",
-    "dataset_options": {"image_size": 64},
-    "batch_size": 16,
-    "steps": 200,
-    "record_every": 200,
-}
 
 
 def main() -> None:
@@ -54,7 +48,7 @@ def main() -> None:
     is_synthetic = name.startswith("silhouettes")
     differences = {}
     for seeding in SEEDINGS:
-        settings = {**(SYNTHETIC if is_synthetic else PHOTOS), "seeding": seeding}
+        settings = {**(SYNTHETIC if is_synthetic else get_photo_settings()), "seeding": seeding}
         if options.weights:
             settings["weights"] = options.weights
         spec = SweepSpec(
@@ -87,6 +81,12 @@ def main() -> None:
         rows.append((f"{method} - erm", str(len(paired)), *cells, f"{ratio:.1f} ({low:.1f} to {high:.1f})"))
     header = ("", "trials", "own numbers", "std", "common numbers", "std", "variance ratio (95 % interval)")
     print(f"{name}, radius {options.epsilon}, points\n\n{format_markdown_table(header, rows)}")
+
+
+def get_photo_settings() -> dict[str, Any]:
+    settings = find_scale("cpu").get_settings("pacs")
+    image_size = settings.pop("image_size")
+    return {**settings, "dataset_options": {"image_size": image_size}}
 
 
 def describe(points: list[float]) -> tuple[str, str]:

@@ -129,16 +129,11 @@ def write_claims(results: Sequence[RecipeResult], folder: Path) -> list[Path]:
     counts = Counter(each.verdict for _, each in verdicts)
     summary = f"{', '.join(f'{counts[name]} {name}' for name in get_args(Verdict) if counts[name])}."
     parts = ["# Claims of the paper", summary, format_markdown_table(header, rows)]
-    judged = {
-        f"{numbers}: {each.claim}": each.judgement
-        for numbers, each in verdicts
-        if each.judgement is not None and each.judgement.estimate is not None
-    }
-    files = [folder / "claims.md"]
-    if judged:
-        files.append(folder / f"{_CLAIMS}.png")
-        write_figure(files[1], plot_differences(judged, "difference in accuracy"))
-        parts += [f"![{_CLAIMS_CAPTION}]({_CLAIMS}.png)"]
+    files = [folder / f"{_CLAIMS}.md"]
+    for name, figure in _plot_claims({f"{numbers}: {each.claim}": each for numbers, each in verdicts}).items():
+        files.append(folder / f"{name}.png")
+        write_figure(files[-1], figure)
+        parts.append(f"![{_CLAIMS_CAPTION}]({name}.png)")
     write_atomic(files[0], ("\n\n".join(parts) + "\n").encode())
     return files
 
@@ -177,9 +172,18 @@ def _build_table(plan: RecipePlan) -> RecipeResult:
     if not plan.recipe.claims:
         return RecipeResult(plan.recipe, (table,))
     verdicts = tuple(judge_claims(plan.recipe, models, plan.claims, is_sequential=plan.is_sequential))
-    judged = {each.claim: each.judgement for each in verdicts if each.judgement and each.judgement.estimate is not None}
-    figures = {_CLAIMS: plot_differences(judged, "difference in accuracy")} if judged else {}
+    figures = _plot_claims({each.claim: each for each in verdicts})
     return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), figures, verdicts=verdicts)
+
+
+def _plot_claims(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, Figure]:
+    """Return the figure of the claims that trials have judged, by its file name; empty if there are none."""
+    judged = {
+        name: each.judgement
+        for name, each in verdicts.items()
+        if each.judgement is not None and each.judgement.estimate is not None
+    }
+    return {_CLAIMS: plot_differences(judged, "difference in accuracy")} if judged else {}
 
 
 def _build_settings(plan: RecipePlan) -> RecipeResult:
