@@ -24,7 +24,9 @@ def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(tmp_path: Pat
     assert "| mat * | 0.5 |" in first.stdout
     output = tmp_path / "runs" / "demo"
     assert (output / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert "Accuracy under unseen shift (standard, two_pass, seed 0)" in (output / "demo.html").read_text()
+    page = (output / "demo.html").read_text()
+    assert "Accuracy under unseen shift (standard, two_pass, seed 0)" in page
+    assert "(Grad-CAM)" not in page
     assert first.stdout.splitlines()[-2:] == ["picture: runs/demo/demo.png", "page: runs/demo/demo.html"]
     runs = sorted((output / "4-steps").glob("*/*"))
     assert [path.parent.name for path in runs] == [
