@@ -134,7 +134,7 @@ def plot_differences(judgements: Mapping[str, Judgement], quantity: str) -> Figu
     """
     names = sorted(judgements, key=lambda name: judgements[name].estimate or 0.0)
     longest = max(map(len, names))
-    figure = Figure((5.6 + 0.07 * longest, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
+    figure = Figure((4.4 + 0.07 * longest, 1.2 + 0.34 * len(names)), layout="constrained", dpi=150)
     axes = figure.subplots()
     margin = judgements[names[0]].margin
     axes.axvspan(-margin, margin, color="0.92", zorder=0)
@@ -152,7 +152,8 @@ def plot_differences(judgements: Mapping[str, Judgement], quantity: str) -> Figu
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.7, len(names) - 0.3)
-    axes.set_xlabel(f"{quantity}, points (hollow: no interval yet)")
+    has_hollow = any(each.interval is None and each.estimate is not None for each in judgements.values())
+    axes.set_xlabel(f"{quantity}, points" + "\nhollow: no interval yet" * has_hollow)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
