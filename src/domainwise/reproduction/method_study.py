@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -322,7 +323,7 @@ def _write_study(
         output=folder / "final",
         data_dir=config.data_dir,
     )
-    commands = (train_command(final), f"domainwise predict {folder / 'final'} IMAGES")
+    commands = _list_commands(final)
     tables = [_tabulate_methods(plan, judgements), _tabulate_domains(dataset, notes)]
     tables += [_tabulate_shift(shift)] if shift is not None else []
     held_out = "each domain held out in turn" if _is_free(dataset) else "tested on the dataset's test domains"
@@ -354,6 +355,11 @@ def _write_study(
     return Study(
         dataset.name, recommended, advice, judgements, shift, tuple(notes), commands, tuple(tables), tuple(files)
     )
+
+
+def _list_commands(final: RunConfig) -> tuple[str, str]:
+    """Return how to train the final model and how to use it."""
+    return train_command(final), f"domainwise predict {shlex.quote(str(final.output))} IMAGES"
 
 
 def recommend_method(judgements: Mapping[str, Judgement]) -> tuple[str, str]:
@@ -447,7 +453,7 @@ def _describe_single_domain(config: RunConfig, dataset: Dataset, folder: Path, n
         "unseen domains. Images from a second domain would make a study possible."
     )
     final = replace(config, train_domains=dataset.domain_names, augment=True, output=folder / "final")
-    commands = (train_command(final), f"domainwise predict {folder / 'final'} IMAGES")
+    commands = _list_commands(final)
     table = _tabulate_domains(dataset, notes)
     file = folder / "study.md"
     write_atomic(file, _format_markdown(dataset, advice, commands, [table]).encode())

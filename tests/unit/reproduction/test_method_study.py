@@ -91,11 +91,13 @@ def test_a_second_call_continues_and_keeps_the_settings(photos: Path, tmp_path: 
 
 def test_a_single_domain_cannot_be_compared_on(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "one", {"home": {"cat": 10, "dog": 10}})
-    result = run_study(folder, tmp_path / "out")
+    output = tmp_path / "my pets"
+    result = run_study(folder, output)
     assert result.recommended == "erm"
     assert "with a single domain, none can be held out" in result.advice
     assert "--train-domain home" in result.commands[0]
     assert "--augment" in result.commands[0]
+    assert result.commands[1] == f"domainwise predict '{output}/final' IMAGES"
 
 
 def test_two_domains_leave_out_methods_that_need_two_to_train_on(tmp_path: Path) -> None:
