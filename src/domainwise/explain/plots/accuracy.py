@@ -53,7 +53,10 @@ def plot_accuracy(
         if len(curve):
             at, name, style = curve[x].to_list(), label + _format_counts(curve), "--" if label in dashed else "-"
             panel.plot(at, curve["mean"].to_list(), style, color=color, marker="o", markersize=3.5, label=name)
-            panel.fill_between(at, curve["low"].to_list(), curve["high"].to_list(), color=color, alpha=0.2, linewidth=0)
+            low, high = curve["low"].to_list(), curve["high"].to_list()
+            panel.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
+            if len(curve) == 1:  # a band without width cannot be seen
+                panel.vlines(at, low, high, color=color, linewidth=1.2)
         for level in levels.iter_rows(named=True):
             name = label + _format_counts(levels)
             panel.axhline(level["mean"], color=color, linestyle="--", linewidth=1.2, label=name)
