@@ -4,7 +4,8 @@ Runs the full search, and simulates the race on its records: a paused run is the
 draws for the same reasons (`tests/unit/sweeps/test_race.py`). Rerun a command to resume; `--report-only` prints the
 table of what is finished.
 
-    python benchmarks/racing.py --dataset silhouettes --steps 300 --trials 10 -o runs/racing-silhouettes
+    python benchmarks/racing.py --dataset silhouettes --steps 300 --trials 10 -o runs/racing
+    python benchmarks/racing.py --dataset silhouettes --steps 300 --trials 30 --skip-trials 10 -o runs/racing
     python benchmarks/racing.py --dataset DATA/OfficeCaltech10 --image-size 64 --network mobilenet_v2 --weights FILE \
         --steps 200 --trials 5 -o runs/racing-office
 """
@@ -65,6 +66,7 @@ def main() -> None:
             callbacks = SweepCallbacks(on_status=show_status, should_stop=is_interrupted)
             run_sweep(spec, options.output, engine=engine, placement=placement, callbacks=callbacks)
     races = plan_races(plan_sweep(spec, options.output, placement=placement), spec.selection)
+    races = [race for race in races if next(iter(race.runs)).trial >= options.skip_trials]
     pairs = [pair for race in races if (pair := compare(race)) is not None]
     lines = "".join(f"{json.dumps(asdict(pair))}\n" for pair in pairs)
     write_atomic(options.output / "pairs.jsonl", lines.encode())
@@ -78,6 +80,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--algorithm", action="append", help=f"repeatable (default: {', '.join(METHODS)})")
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--skip-trials", type=int, default=0, help="judge by the trials after the first ones only")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--records", type=int, default=10, help="number of records per run")
     parser.add_argument("--batch-size", type=int, help="(default: drawn)")
