@@ -1,4 +1,4 @@
-"""`domainwise reproduce`: its list, and invalid options."""
+"""`domainwise reproduce`: its list, invalid options, and trials that are added until claims are decided."""
 
 import json
 import re
@@ -125,3 +125,21 @@ def test_results_as_json(domainwise: Callable[..., Any], tmp_path: Path) -> None
     assert result["recipe"] == "table_8"
     assert "no finished runs" in result["notes"]
     assert result["files"] == [str(tmp_path / "out" / "cpu" / "table_8" / "result.md")]
+
+
+def test_until_decided_adds_trials_and_reports_all_of_them(domainwise: Callable[..., Any], tmp_path: Path) -> None:
+    def reproduce(*options: str) -> tuple[str, list[str]]:
+        outcome = domainwise("reproduce", "table_8", "--scale", "smoke", "-o", tmp_path, "--json", *options)
+        assert outcome.code == 0, outcome.err
+        (result,) = json.loads(outcome.out)
+        (claims,) = (table["rows"] for table in result["tables"] if table["title"] == "Claims of the paper")
+        return outcome.err, [evidence for _, _, evidence in claims]
+
+    notes, _ = reproduce("--until-decided", "--trials", "1")
+    assert "undecided after 1 trial" in notes
+    notes, evidence = reproduce("--until-decided", "--trials", "2")
+    assert "trial 1:" in notes
+    assert "trial 0:" not in notes
+    assert all("over 2 trials" in each for each in evidence)
+    # A report on such a folder has all trials, though the scale has one.
+    assert reproduce("--report-only")[1] == evidence

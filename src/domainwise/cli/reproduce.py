@@ -81,7 +81,10 @@ def reproduce(
         typer.Option(help="Run the recipes on this dataset instead of the paper's: a name, a folder or a CSV file."),
     ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Run only this row of the recipes. Repeatable.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Repetitions with different seeds (default: the scale's).")] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Repetitions with different seeds (default: the scale's; at most 100 with --until-decided)."),
+    ] = None,
     draws: Annotated[
         int | None,
         typer.Option(help="Hyperparameter draws per trial; the first is the defaults (default: the scale's)."),
@@ -136,6 +139,7 @@ def reproduce(
     size = find_scale(scale, trials, draws)
     from domainwise.reproduction.runner import plan_recipes
     from domainwise.reproduction.runner import reproduce as reproduce_recipes
+    from domainwise.sweeps.decision import MAX_TRIALS
     from domainwise.sweeps.runner import make_engine
 
     run_engine = make_engine(engine, workers=workers, address=address, gpus_per_run=gpus_per_run)
@@ -168,6 +172,7 @@ def reproduce(
             report_only=report_only,
             until_decided=until_decided,
             budget=budget,
+            max_trials=trials or MAX_TRIALS,
             workers=workers,
             callbacks=callbacks,
         )

@@ -377,8 +377,8 @@ def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
     rows = [
         (
             name,
-            "" if each.estimate is None else f"{each.estimate:+.1f}",
-            "" if each.interval is None else "{:+.1f} to {:+.1f}".format(*each.interval),
+            "" if each.estimate is None else f"{each.estimate:+z.1f}",
+            "" if each.interval is None else "{:+z.1f} to {:+z.1f}".format(*each.interval),
             str(each.trials),
             each.verdict,
             "" if each.trials_needed is None else f"{each.trials_needed} trials",

@@ -178,10 +178,10 @@ def _format_difference(cell: Comparison) -> str:
     if cell.difference is None:
         return ""
     if cell.standardized_difference is None:
-        return f"{cell.difference:+.1f}"
+        return f"{cell.difference:+z.1f}"
     # One trial has no standard error, so then only a part of the uncertainty is counted.
     unit = "SE" if cell.error is not None else "of the paper's SE"
-    return f"{cell.difference:+.1f} ({cell.standardized_difference:+.1f} {unit})"
+    return f"{cell.difference:+z.1f} ({cell.standardized_difference:+z.1f} {unit})"
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _leave_open(claim: Claim, finished: Collection[str], differences: Sequence[f
     evidence = "the runs that would decide it are not planned"
     if differences:
         trials = pluralize(len(differences), "trial")
-        evidence += f"; on {', '.join(finished)} {statistics.fmean(differences):+.1f} points over {trials}"
+        evidence += f"; on {', '.join(finished)} {statistics.fmean(differences):+z.1f} points over {trials}"
     return ClaimVerdict(claim.text, "inconclusive", evidence)
 
 
@@ -248,9 +248,9 @@ def _judge(claim: Claim, datasets: Sequence[str], finished: Collection[str], jud
 
 
 def _format_evidence(judgement: Judgement, claim: Claim) -> str:
-    low_high = "" if judgement.interval is None else " [{:+.1f}, {:+.1f}]".format(*judgement.interval)
+    low_high = "" if judgement.interval is None else " [{:+z.1f}, {:+z.1f}]".format(*judgement.interval)
     trials = pluralize(judgement.trials, "trial")
-    text = f"{judgement.estimate:+.1f}{low_high} points over {trials}, {claim.better} ahead in {judgement.wins}"
+    text = f"{judgement.estimate:+z.1f}{low_high} points over {trials}, {claim.better} ahead in {judgement.wins}"
     if judgement.verdict != "inconclusive":
         return text
     if judgement.trials < 2:

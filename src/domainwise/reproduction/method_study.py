@@ -383,9 +383,9 @@ def recommend_method(judgements: Mapping[str, Judgement]) -> tuple[str, str]:
 
 
 def _format_gain(judgement: Judgement) -> str:
-    interval = "" if judgement.interval is None else " ({:+.1f} to {:+.1f})".format(*judgement.interval)
+    interval = "" if judgement.interval is None else " ({:+z.1f} to {:+z.1f})".format(*judgement.interval)
     trials = f"{judgement.trials} trial{'s' if judgement.trials > 1 else ''}"
-    return f"{judgement.estimate:+.1f} points{interval} over {trials}"
+    return f"{judgement.estimate:+z.1f} points{interval} over {trials}"
 
 
 def _tabulate_methods(plan: RecipePlan, judgements: Mapping[str, Judgement]) -> TextTable:
@@ -403,8 +403,8 @@ def _tabulate_methods(plan: RecipePlan, judgements: Mapping[str, Judgement]) -> 
         if each is None:
             rows.append((row.name, accuracy, "", "", str(len(by_trial)), "baseline"))
             continue
-        interval = "" if each.interval is None else "{:+.1f} to {:+.1f}".format(*each.interval)
-        points = "" if each.estimate is None else f"{each.estimate:+.1f}"
+        interval = "" if each.interval is None else "{:+z.1f} to {:+z.1f}".format(*each.interval)
+        points = "" if each.estimate is None else f"{each.estimate:+z.1f}"
         rows.append((row.name, accuracy, points, interval, str(each.trials), each.verdict))
     notes = (
         "Accuracy on the domains that were not trained on, in percent, ± standard error over trials. Differences are "

@@ -76,6 +76,7 @@ def reproduce(
     report_only: bool = False,
     until_decided: bool = False,
     budget: str | float | None = None,
+    max_trials: int = MAX_TRIALS,
     workers: int = 2,
     callbacks: ReproductionCallbacks | None = None,
 ) -> Reproduction:
@@ -95,20 +96,24 @@ def reproduce(
         settings: fields of `RunConfig` that replace the scale's; `weights` only for pretrained networks.
         engine: see `domainwise.sweeps.runner.make_engine` (default: two worker processes).
         retry_failed: also run what failed before.
-        report_only: run nothing, and report the finished runs.
+        report_only: run nothing, and report the finished runs; after `until_decided`, those of all trials.
         until_decided: add trials where claims are still open, until all are decided or the budget is spent. Runs only
             the rows of claims.
         budget: a duration such as `3h`, or seconds, for `until_decided` (default: no limit).
+        max_trials: per claim, for `until_decided`.
         workers: number of runs at a time, for estimates.
     """
     callbacks = callbacks or ReproductionCallbacks()
     seconds = None if budget is None else parse_budget(budget)
     size = find_scale(scale) if isinstance(scale, str) else scale
     folder = SweepFolder(Path(output) / size.name)
-    if until_decided:
-        size = replace(size, trials=max(size.trials, MAX_TRIALS))
+    if until_decided and not report_only:
         create_folder(folder.path)
         write_atomic(folder.path / SEQUENTIAL_FILE, b"")
+    # Here the results decide about the number of trials, so a report has all of them.
+    is_open_ended = until_decided or (report_only and (folder.path / SEQUENTIAL_FILE).exists())
+    if is_open_ended:
+        size = replace(size, trials=max(size.trials, MAX_TRIALS))
     plans = plan_recipes(
         recipes,
         size,
@@ -129,10 +134,11 @@ def reproduce(
             engine=engine,
             budget=seconds,
             workers=workers,
+            max_trials=max_trials,
             retry_failed=retry_failed,
             callbacks=callbacks,
         )
-    if until_decided:
+    if is_open_ended:
         plans, report_only = [plan.limit_trials() for plan in plans], True
     return run_recipe_plans(
         plans, folder, engine=engine, retry_failed=retry_failed, report_only=report_only, callbacks=callbacks

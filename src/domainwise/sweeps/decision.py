@@ -210,7 +210,7 @@ def _describe_round(judgements: Mapping[str, Judgement], claims: Sequence[str], 
     trials = sorted({run.trial for run in chosen})
     first, *others = claims
     interval = judgements[first].interval
-    width = "no interval yet" if interval is None else "interval {:+.1f} to {:+.1f}".format(*interval)
+    width = "no interval yet" if interval is None else "interval {:+z.1f} to {:+z.1f}".format(*interval)
     also = f" and {len(others)} more" if others else ""
     time_text = f", about {estimated / 60:.0f} min" if estimated >= 30 else ""
     return (

@@ -111,6 +111,7 @@ def test_evidence() -> None:
     assert hopeless.evidence.endswith("; more than 1000 trials needed")
     decided = judge_claims(RECIPE, paired([1.0, 2.0, 1.5, 2.5, 1.0, 3.0]))[0]
     assert decided.evidence.endswith("points over 6 trials, at ahead in 6")
+    assert " +0.0 [" in judge_claims(RECIPE, paired([-0.03, 0.02, -0.02]))[0].evidence
 
 
 def test_looking_early_needs_more_trials() -> None:
