@@ -7,6 +7,7 @@ import polars as pl
 from domainwise.reports.cells import Grid, Row, select_results
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
+from domainwise.selection.statistics import pluralize
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
@@ -108,11 +109,6 @@ def format_places(places: Iterable[Place], grid: Grid) -> str:
             is_all = len(domains) == len(grid.domains) > 1
             parts.append(algorithm if is_all else f"{algorithm} on {', '.join(domains)}")
     return "; ".join(parts)
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Return `1 trial`, `3 trials`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def explain_missing(

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from domainwise.reports.footnotes import pluralize
 from domainwise.reports.html import TextTable
 from domainwise.reports.published import OWN_RUNS, PublishedValue, load_published_tables
 from domainwise.reports.significance import describe_verdicts
 from domainwise.reproduction.plan import RecipePlan, RowPlan
 from domainwise.reproduction.recipe import Claim, Recipe, Row
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import average_differences, estimate_mean
+from domainwise.selection.statistics import average_differences, estimate_mean, pluralize
 from domainwise.selection.verdicts import MARGIN, MAX_TRIALS, Judgement, Verdict, judge_differences
 
 _SCHEMA = {

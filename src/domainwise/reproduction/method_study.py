@@ -22,7 +22,7 @@ from domainwise.reproduction.comparison import select_models
 from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
 from domainwise.reproduction.runner import ReproductionCallbacks, decide_claims
-from domainwise.selection.statistics import estimate_mean, format_percent
+from domainwise.selection.statistics import estimate_mean, format_percent, pluralize
 from domainwise.selection.verdicts import MARGIN, Judgement, check_margin
 from domainwise.storage.files import write_atomic
 from domainwise.storage.run_folder import create_folder
@@ -384,8 +384,7 @@ def recommend_method(judgements: Mapping[str, Judgement]) -> tuple[str, str]:
 
 def _format_gain(judgement: Judgement) -> str:
     interval = "" if judgement.interval is None else " ({:+z.1f} to {:+z.1f})".format(*judgement.interval)
-    trials = f"{judgement.trials} trial{'s' if judgement.trials > 1 else ''}"
-    return f"{judgement.estimate:+z.1f} points{interval} over {trials}"
+    return f"{judgement.estimate:+z.1f} points{interval} over {pluralize(judgement.trials, 'trial')}"
 
 
 def _tabulate_methods(plan: RecipePlan, judgements: Mapping[str, Judgement]) -> TextTable:

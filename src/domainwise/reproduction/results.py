@@ -23,7 +23,6 @@ from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_ranks
 from domainwise.explain.robustness import read_accuracy_by_epsilon
 from domainwise.figures import render_figure, write_figure
-from domainwise.reports.footnotes import pluralize
 from domainwise.reports.formats import format_markdown_table
 from domainwise.reports.html import Picture, TextTable, write_page
 from domainwise.reports.html.pictures import draw_model_pictures
@@ -42,6 +41,7 @@ from domainwise.reproduction.memory import judge_step_costs, measure_step_costs
 from domainwise.reproduction.plan import RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_selected, tabulate_shifts
+from domainwise.selection.statistics import pluralize
 from domainwise.selection.verdicts import Verdict
 from domainwise.storage.files import write_atomic
 from domainwise.theory import check_claims, plot_theory

@@ -110,7 +110,7 @@ def reproduce(
     if until_decided and not report_only:
         create_folder(folder.path)
         write_atomic(folder.path / SEQUENTIAL_FILE, b"")
-    # Here the results decide about the number of trials, so a report has all of them.
+    # The results decide how many trials there are, so a report covers all of them.
     is_open_ended = until_decided or (report_only and (folder.path / SEQUENTIAL_FILE).exists())
     if is_open_ended:
         size = replace(size, trials=max(size.trials, MAX_TRIALS))

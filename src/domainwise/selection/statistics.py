@@ -28,6 +28,11 @@ def format_percent(mean: float, error: float | None) -> str:
     return f"{100 * mean:.1f}" if error is None else f"{100 * mean:.1f} ± {100 * error:.1f}"
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return `1 trial`, `3 trials`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def aggregate_means(frame: pl.DataFrame, by: Sequence[str], value: str = "accuracy") -> pl.DataFrame:
     """Return `mean`, standard `error` (null for a single row) and `count` of a column per group, as `estimate_mean`."""
     error = pl.when(pl.len() > 1).then(pl.col(value).std(ddof=0) / pl.len().sqrt())

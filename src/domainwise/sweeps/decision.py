@@ -15,7 +15,7 @@ import polars as pl
 
 from domainwise.errors import DomainwiseError, RunInterrupted, unknown_choice
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import average_differences
+from domainwise.selection.statistics import average_differences, pluralize
 from domainwise.selection.verdicts import MARGIN, Judgement, judge_differences
 from domainwise.storage.run_folder import RunFolder
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
@@ -141,7 +141,7 @@ def run_contest(
         open_claims = (rank or rank_open_claims)(judgements, max_trials)
         if not open_claims:
             decision = Decision(judgements, "all decided")
-            undecided = f"undecided after {_count_trials(max_trials)}"
+            undecided = f"undecided after {pluralize(max_trials, 'trial')}"
             return decision if decision.is_complete else replace(decision, reason=undecided)
         jobs = _list_jobs(contest, judgements, open_claims)
         if not jobs:
@@ -215,12 +215,8 @@ def _describe_round(judgements: Mapping[str, Judgement], claims: Sequence[str], 
     time_text = f", about {estimated / 60:.0f} min" if estimated >= 30 else ""
     return (
         f"trial {', '.join(map(str, trials))}: {len(chosen)} runs{time_text}; open: {first} "
-        f"({_count_trials(judgements[first].trials)}, {width}){also}"
+        f"({pluralize(judgements[first].trials, 'trial')}, {width}){also}"
     )
-
-
-def _count_trials(count: int) -> str:
-    return f"{count} trial{'' if count == 1 else 's'}"
 
 
 def run_sweep_until_decided(

@@ -39,6 +39,14 @@ def test_errors_and_counts_are_optional_and_styles_are_kept() -> None:
     assert [line.get_color() for line in panel.lines] == ["C0", "C1"]
 
 
+def test_the_error_of_a_single_point_is_a_line() -> None:
+    points = pl.DataFrame({"label": ["A"], "epsilon": [1.0], "mean": [0.5], "error": [0.1]})
+    panel = Figure().subplots()
+    plot_accuracy(panel, points, "epsilon", COLORS)
+    (bar,) = panel.collections[-1].get_paths()
+    assert bar.vertices.ravel().tolist() == pytest.approx([1.0, 0.4, 1.0, 0.6])
+
+
 def test_a_logarithmic_axis_leaves_zero_out() -> None:
     points = pl.DataFrame({"label": ["A", "A"], "epsilon": [0.0, 1.0], "mean": [0.9, 0.8]})
     panel = Figure().subplots()
@@ -87,6 +95,7 @@ def test_differences_are_sorted_and_colored_by_verdict() -> None:
     }
     figure = plot_differences(judge_differences(differences, margin=0.75), "difference in accuracy")
     (axes,) = figure.axes
+    assert axes.get_xlabel() == "difference in accuracy, points\nhollow: no interval yet"
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         "no trial",
         "the same",

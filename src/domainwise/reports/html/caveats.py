@@ -10,9 +10,10 @@ import polars as pl
 import domainwise
 from domainwise.reports import footnotes
 from domainwise.reports.cells import Grid, Table
-from domainwise.reports.footnotes import OPEN_STATES, pluralize
+from domainwise.reports.footnotes import OPEN_STATES
 from domainwise.reports.html.page_data import PageData, PageRun
 from domainwise.reports.methods import Variant, sort_methods
+from domainwise.selection.statistics import pluralize
 
 MIN_TRIALS = 3
 _MAX_LISTED = 4
