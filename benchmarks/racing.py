@@ -28,7 +28,7 @@ from domainwise.storage.files import write_atomic
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.sweeps.plan import plan_sweep
-from domainwise.sweeps.race import Race, plan_races, simulate_race
+from domainwise.sweeps.race import Race, count_raced_steps, plan_races, simulate_race
 from domainwise.sweeps.runner import SweepCallbacks, make_engine, run_sweep
 from domainwise.sweeps.spec import SweepSpec
 
@@ -134,7 +134,7 @@ def compare(race: Race) -> Pair | None:
         algorithm=run.algorithm,
         test_domains=run.test_domains,
         trial=run.trial,
-        share=sum(race.expected_steps) / (race.steps * len(race.runs)),
+        share=count_raced_steps(race) / (race.steps * len(race.runs)),
         full=100 * statistics.fmean(full["accuracy"].to_list()),
         raced=100 * statistics.fmean(raced["accuracy"].to_list()),
         draws=(full["draw"][0], raced["draw"][0]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from domainwise.training import RunFolder
+from easy_images import write_easy_images
 
 Cli = Callable[..., Any]
 OPTIONS = ("train_count=60", "test_count=20", "image_size=16", "shifts=(0,8)")
@@ -169,28 +170,35 @@ def test_grid_run_resume_extend_recommend_and_report(domainwise: Cli, tmp_path: 
     assert "recommended" not in domainwise(*words, "--quiet").out
 
 
-def test_race_dry_run_run_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
+def test_race_dry_run_run_status_and_report(domainwise: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "sweep"
-    words = [*SMALL, "--steps", "20", "--draws", "4", "--search", "race", "-o", folder]
+    words = [
+        *("sweep", "--dataset", write_easy_images(tmp_path / "colors"), "--test-domain", "light", "--image-size", "16"),
+        *("--algorithm", "erm", "--algorithm", "mat", "--grid", "lr=.01,1e-8,1e-9", "--search", "race"),
+        *("--network", "small_cnn", "--no-augment", "--steps", "20", "--record-every", "4", "--batch-size", "8"),
+        *("--device", "cpu", "--workers", "2", "-o", folder),
+    ]
     dry = domainwise(*words, "--dry-run")
     assert dry.code == 0, dry.err
-    plan = "race for erm on silhouettes: 4 draws, 2 after 3, 1 after 9 of 20 steps (44% of a full search)"
+    plan = "race for erm on colors: 3 draws, compared after 5, 9, 13, 17 of 20 steps (expected: 57% of a full search)"
     assert plan in dry.out
     assert "stop-after" not in dry.out
     outcome = domainwise(*words)
     assert outcome.code == 0, outcome.err
     assert plan in outcome.err
-    assert "done: 2 of 8 runs (6 stopped early) in" in outcome.out
-    assert outcome.err.count(": stopped after 3 of 20 steps: holdout ") == 4
+    assert "done: 2 of 6 runs (4 stopped early) in" in outcome.out
+    assert outcome.err.count(" of 20 steps: holdout ") == 4
     status = domainwise("sweep", "status", folder)
-    assert status.out.count("stopped after 9 of 20 steps: holdout ") == 2
+    assert status.out.count(", clearly behind ") == 4
     runs = json.loads(domainwise("sweep", "status", folder, "--json").out)
-    assert sorted({(run["state"], run["step"]) for run in runs}) == [("done", 20), ("stopped", 3), ("stopped", 9)]
-    assert "3 of 4 draws were stopped early by racing." in domainwise("report", folder).out
-    assert "8 runs, 8 done" in domainwise(*words, "--dry-run").out
-    more = domainwise(*words, "--draws", "5")
+    assert sorted(run["state"] for run in runs) == ["done"] * 2 + ["stopped"] * 4
+    assert all(run["step"] in (5, 9, 13, 17) for run in runs if run["state"] == "stopped")
+    assert "2 of 3 draws were stopped early by racing." in domainwise("report", folder).out
+    assert "6 runs, 6 done" in domainwise(*words, "--dry-run").out
+    more = domainwise(*["lr=.01,1e-8,1e-9,1e-7" if "lr=" in str(word) else word for word in words])
     assert more.code == 2
-    assert "was started with draws 4, not 5, and a race takes no other draws later" in more.err
+    assert "was started with grid lr=0.01,1e-08,1e-09, not lr=0.01,1e-08,1e-09,1e-07" in more.err
 
 
 def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,6 @@ RUNS = [f"silhouettes-{name}-shift_0-shift_8-draw{draw}-trial0" for draw in (0, 
 def sweep_spec(steps: int = STEPS, algorithms: tuple[str, ...] = ("erm", "mat"), draws: int = 2) -> SweepSpec:
     settings = {"steps": steps, "record_every": 20, "batch_size": 16, "dataset_options": DATA}
     return SweepSpec(("silhouettes",), algorithms, draws=draws, settings=settings)
-
-
-def race_spec() -> SweepSpec:
-    return replace(sweep_spec(draws=4), search="race")
 
 
 def sweep_words(folder: Path, *words: str, spec: SweepSpec | None = None) -> list[str]:

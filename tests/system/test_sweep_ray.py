@@ -10,7 +10,6 @@ import pytest
 from sweep_processes import (
     PLACEMENT,
     find_descendants,
-    race_spec,
     read_records,
     send_signal,
     sweep_spec,
@@ -22,7 +21,9 @@ from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.runner import SweepOutcome, make_engine, run_sweep
+from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunConfig
+from easy_images import write_easy_images
 
 # Ray gives its workers the lowest priority, and next to other tests they would hardly run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
@@ -80,13 +81,22 @@ class ActOnce:
 
 
 def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, cluster: Any) -> None:
+    settings = {"steps": 20, "record_every": 4, "batch_size": 8, "network": "small_cnn", "augment": False}
+    spec = SweepSpec(
+        (str(write_easy_images(tmp_path / "colors")),),
+        ("erm", "mat"),
+        test_domains=("light",),
+        grid={"lr": (0.01, 1e-8)},
+        search="race",
+        settings={**settings, "dataset_options": {"image_size": 16}},
+    )
     engines = {
         "local": make_engine("local", workers=2),
         "ray": make_engine("ray", workers=2, address=cluster.address, results="pulled"),
     }
     for name, engine in engines.items():
-        outcome = run_sweep(race_spec(), tmp_path / name, engine=engine, placement=PLACEMENT)
-        assert outcome == SweepOutcome(done=2, failed=0, stopped=6)
+        outcome = run_sweep(spec, tmp_path / name, engine=engine, placement=PLACEMENT)
+        assert outcome == SweepOutcome(done=2, failed=0, stopped=2)
     assert read_records(tmp_path / "ray") == read_records(tmp_path / "local")
     local, ray = (
         {run.name: status for run, status in SweepFolder(tmp_path / name).read_statuses().items()} for name in engines

@@ -1,46 +1,42 @@
-"""Racing: of the draws of a search, those that fall behind early are stopped, and the others are trained to the end.
+"""Racing: of the draws of a search, those that are clearly behind stop early, and the others are trained to the end.
 
-Successive halving (Jamieson and Talwalkar, 2016) on the records that runs have anyway. A run pauses at a rung and
-resumes to the bit, so a survivor is the run that it would have been without a race.
+Draws are compared on the records that runs have anyway, as in Hoeffding races (Maron and Moore 1993): one stops as soon
+as its holdout accuracy is behind the leader's by more than chance explains. A run pauses and resumes to the bit, so a
+survivor is the run that it would have been without a race.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, zip_longest
 
 import polars as pl
 
-from domainwise.selection import SELECTIONS, read_runs
+from domainwise.selection import read_runs
 from domainwise.storage.run_folder import RunFolder
 from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.sweeps.plan import Plan
 from domainwise.training.config import RunConfig
 from domainwise.training.registry import DatasetCache, resolve_config
 
-# A race of eight or more draws takes at most this share of the steps of the full search.
-MAX_SHARE = 0.45
-# All draws are trained to about a fifth of the steps, half of them to two fifths, a quarter to the end: that share.
-_RUNGS = (0.2, 0.4)
-# Earlier records are of networks that have hardly learned anything.
-_EARLIEST = 0.1
-# What each rule looks at, for the reasons.
-_SCORES: Mapping[str, str] = {"attacked_holdout": "holdout under attack", "ood_validation": "validation"}
+# A draw stops if it is this many standard errors of a difference behind the leader. More than a test would ask for,
+# because a draw that learns late may end best.
+STANDARD_ERRORS = 4.0
+# Draws are compared after these shares of the steps; before, networks have hardly learned anything.
+_SHARES = tuple(tenth / 10 for tenth in range(2, 10))
+# What each rule looks at: the column of the selection frame, and its name in reasons.
+_SCORES: Mapping[str, tuple[str, str]] = {
+    "training_domain": ("training", "holdout"),
+    "one_standard_error": ("training", "holdout"),
+    "attacked_holdout": ("attacked", "holdout under attack"),
+    "ood_validation": ("validation", "validation"),
+}
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A point at which a race stops draws.
-
-    Args:
-        step: number of updates, all draws have a record there.
-        keep: number of draws that go on.
-        is_warmup: the radius is still growing, so draws that differ only in it are kept or stopped together.
-    """
-
-    step: int
-    keep: int
-    is_warmup: bool = False
+class _Score:
+    value: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -49,12 +45,12 @@ class Race:
 
     Args:
         runs: one per draw, with resolved configs.
-        rungs: none if the draws are all trained to the end.
-        rules: the selection rules that take turns to choose who goes on.
+        rungs: the numbers of updates after which draws are compared; none if all are trained to the end.
+        rules: the selection rules; a draw stops if it is behind by all of them.
     """
 
     runs: Plan
-    rungs: tuple[Rung, ...]
+    rungs: tuple[int, ...]
     rules: tuple[str, ...]
 
     @property
@@ -65,11 +61,19 @@ class Race:
 
     @property
     def expected_steps(self) -> list[int]:
-        """The number of steps of each draw, the most first, if no run fails."""
-        keeps = [min(rung.keep, len(self.runs)) for rung in self.rungs]
-        ends = [*(rung.step for rung in self.rungs), self.steps]
-        counts = [before - after for before, after in zip([len(self.runs), *keeps], [*keeps, 0], strict=True)]
-        return [end for end, count in reversed([*zip(ends, counts, strict=True)]) for _ in range(count)]
+        """A guess of the number of steps of each draw, the most first.
+
+        As in the races that were measured, about half of the draws stop at the first comparison, half of the others a
+        fifth of the steps later, and the rest is trained to the end.
+        """
+        count = len(self.runs)
+        rungs = [rung for rung in self.rungs if rung >= self._blind_steps] if self._has_only_radii() else self.rungs
+        if not rungs or count < 2:
+            return [self.steps] * count
+        first = rungs[0]
+        second = next((rung for rung in rungs if rung >= first + self.steps / 5 - 1), self.steps)
+        half, quarter = (count + 1) // 2, max(1, count // 4)
+        return [*[self.steps] * quarter, *[second] * (half - quarter), *[first] * (count - half)]
 
     def expect_configs(self, ended: Collection[PlannedRun]) -> list[RunConfig]:
         """Return the configs that are left to run, each with the steps at which it is expected to stop.
@@ -91,47 +95,74 @@ class Race:
         run = next(iter(self.runs))
         name = f"{run.algorithm} on {run.dataset}"
         if not self.rungs:
-            return f"no race for {name}: no record between {_EARLIEST:.0%} and about a third of the {self.steps} steps"
-        rungs = ", ".join(f"{rung.keep} after {rung.step}" for rung in self.rungs)
+            return f"no race for {name}: no record between {_SHARES[0]:.0%} and the end of the {self.steps} steps"
+        rungs = ", ".join(map(str, self.rungs))
         share = sum(self.expected_steps) / (self.steps * len(self.runs))
-        return f"race for {name}: {len(self.runs)} draws, {rungs} of {self.steps} steps ({share:.0%} of a full search)"
+        return (
+            f"race for {name}: {len(self.runs)} draws, compared after {rungs} of {self.steps} steps (expected: "
+            f"{share:.0%} of a full search)"
+        )
 
-    def find_losers(self, rung: Rung, entrants: Sequence[PlannedRun]) -> dict[PlannedRun, str]:
-        """Return the draws that are stopped at a rung, each with the reason, by the records up to it.
+    def find_losers(self, rung: int, entrants: Sequence[PlannedRun]) -> dict[PlannedRun, str]:
+        """Return the draws that stop at a rung, each with the reason, by the records up to it.
 
-        No draw is stopped if none has the accuracies that the rules look at.
+        No draw stops if the accuracies that a rule looks at were not measured.
 
         Args:
             entrants: the runs that have reached the rung.
         """
-        if len(entrants) <= rung.keep:
+        if len(entrants) < 2:
             return {}
-        runs = {str(run.folder): run for run in entrants}
-        records = read_runs([run.folder for run in entrants], unfinished=True, keep_duplicates=True).frame
-        frame = records.filter(pl.col("step") < rung.step)
-        scores = _rank(frame, self.rules[0])
-        orders = [scores, *(_rank(frame, rule) for rule in self.rules[1:])]
-        # Each rule in turn names its best of those that are left.
-        in_turn = [name for name in chain.from_iterable(zip_longest(*orders)) if name is not None]
+        frame = read_runs([run.folder for run in entrants], unfinished=True, keep_duplicates=True).frame
+        frame = frame.filter(pl.col("step") < rung)
+        losers = list(entrants)
+        reasons: dict[PlannedRun, str] = {}
+        for rule in reversed(self.rules):  # the reason is that of the first
+            scores = self._score(frame, rule, entrants, rung)
+            leader = max(scores.values(), key=lambda score: score.value, default=None)
+            if leader is None:
+                return {}
+            bar = leader.value - STANDARD_ERRORS * math.sqrt(2) * leader.error
+            losers = [run for run in losers if run in scores and scores[run].value < bar]
+            when, label = f"after {rung} of {self.steps} steps", _SCORES[rule][1]
+            for run in losers:
+                behind = f"{100 * scores[run].value:.1f}, clearly behind {100 * leader.value:.1f}"
+                reasons[run] = f"{when}: {label} {behind}"
+        return {run: reasons[run] for run in losers}
+
+    def _score(
+        self, frame: pl.DataFrame, rule: str, entrants: Sequence[PlannedRun], rung: int
+    ) -> dict[PlannedRun, _Score]:
+        """Return the best score so far of each run that has one.
+
+        Until the radius has grown to epsilon, draws that differ only in it have the score of the best of them.
+        """
+        column = _SCORES[rule][0]
+        best = (
+            frame.drop_nulls([column, "training_error"])
+            .sort(column, descending=True, maintain_order=True)
+            .group_by("run", maintain_order=True)
+            .agg(pl.col(column, "training_error").first())
+        )
+        by_name = {name: _Score(value, error) for name, value, error in best.iter_rows()}
+        scores = {run: by_name[str(run.folder)] for run in entrants if str(run.folder) in by_name}
+        if rung >= self._blind_steps:
+            return scores
         groups = self._group_by_radius()
-        survivors: dict[str, None] = {}
-        for name in in_turn:
-            if len(survivors) < rung.keep and name not in survivors:
-                group = groups[runs[name]] if rung.is_warmup else [runs[name]]
-                survivors |= dict.fromkeys(str(run.folder) for run in group if str(run.folder) in runs)
-        if not survivors:
-            return {}
-        losers = [name for name in runs if name not in survivors]
-        highest = max((scores[name] for name in losers if name in scores), default=0.0)
-        # A survivor with a lower score owes that to another rule, or to a draw that differs only in the radius.
-        lowest = min((scores[name] for name in survivors if scores.get(name, -1.0) >= highest), default=highest)
-        label = _SCORES.get(self.rules[0], "holdout")
-        reasons = {}
-        for name in losers:
-            score = f"{label} {100 * scores[name]:.1f}" if name in scores else f"no {label} accuracy"
-            text = f"after {rung.step} of {self.steps} steps: {score}, survivors from {100 * lowest:.1f}"
-            reasons[runs[name]] = text
-        return reasons
+        return {
+            run: max((scores[each] for each in groups[run] if each in scores), key=lambda score: score.value)
+            for run in scores
+        }
+
+    @property
+    def _blind_steps(self) -> int:
+        """The number of updates before a record has seen the full radius."""
+        shares = [config.hparams.get("warmup") for config in self.runs.values()]
+        return max((round(share * self.steps) for share in shares if isinstance(share, float)), default=0)
+
+    def _has_only_radii(self) -> bool:
+        """Return whether all draws differ only in the radius."""
+        return len({tuple(group) for group in self._group_by_radius().values()}) == 1
 
     def _group_by_radius(self) -> dict[PlannedRun, list[PlannedRun]]:
         """Return for each run those that differ from it only in the radius, with itself."""
@@ -143,32 +174,14 @@ class Race:
             groups.setdefault(keys[run], []).append(run)
         return {run: groups[key] for run, key in keys.items()}
 
-    def _add_warmup(self) -> "Race":
-        """Return the race with the rungs that the warm-up of the radius calls for."""
-        shares = [config.hparams.get("warmup") for config in self.runs.values()]
-        warmup = max((round(share * self.steps) for share in shares if isinstance(share, float)), default=0)
-        has_radii = any(len(group) > 1 for group in self._group_by_radius().values())
-        if not self.rungs or not has_radii or warmup <= self.rungs[0].step:
-            return self
-        rungs = [replace(rung, is_warmup=rung.step < warmup) for rung in self.rungs]
-        if rungs[-1].is_warmup:
-            config = next(iter(self.runs.values()))
-            later = [step + 1 for step in config.record_steps() if warmup <= step + 1 < self.steps]
-            rungs += [Rung(step, rungs[-1].keep) for step in later[:1]]
-        return replace(self, rungs=tuple(rungs))
-
 
 def plan_races(plan: Plan, selection: Sequence[str], datasets: DatasetCache | None = None) -> list[Race]:
     """Return the races of a sweep, one per dataset, method, test domains and trial.
 
     Args:
-        selection: the sweep's selection rules. `one_standard_error` also needs the best draw by `training_domain`,
-            which its threshold is measured from.
+        selection: the sweep's selection rules.
     """
     cache = datasets or DatasetCache()
-    rules: dict[str, None] = {}
-    for rule in selection:
-        rules |= dict.fromkeys(("training_domain", rule) if rule == "one_standard_error" else (rule,))
     # Dataset by dataset, to build each once; its defaults do not depend on the trial.
     resolved = {
         run: resolve_config(config, cache.build(replace(config, trial_seed=0)))[0]
@@ -180,58 +193,36 @@ def plan_races(plan: Plan, selection: Sequence[str], datasets: DatasetCache | No
     races = []
     for runs in by_place.values():
         records = [step + 1 for step in next(iter(runs.values())).record_steps()]
-        races.append(Race(runs, plan_rungs(records, len(runs)), tuple(rules))._add_warmup())
+        races.append(Race(runs, plan_rungs(records) if len(runs) > 1 else (), tuple(selection)))
     return races
 
 
-def plan_rungs(records: Sequence[int], draws: int) -> tuple[Rung, ...]:
-    """Return the rungs of a race without regard to the radius.
-
-    Of the records of a run, those closest to 1/5 and 2/5 of the steps with which the race keeps to its share. If there
-    is no such pair, a single rung, as late as possible.
+def plan_rungs(records: Sequence[int]) -> tuple[int, ...]:
+    """Return the records after which draws are compared: the first after each tenth of the steps, from 2/10 on.
 
     Args:
         records: the numbers of updates after which a run has a record; the last is its end.
     """
     steps = records[-1]
-    half, quarter = (draws + 1) // 2, max(1, draws // 4)
-    limit = max(MAX_SHARE * draws, 0.2 * (draws + half) + 0.6 * quarter) * steps + 1e-6
-    candidates = [step for step in records if _EARLIEST * steps <= step < steps]
-
-    def count_steps(rungs: tuple[Rung, ...]) -> int:
-        total, before, entrants = 0, 0, draws
-        for rung in (*rungs, Rung(steps, 0)):
-            total, before, entrants = total + entrants * (rung.step - before), rung.step, rung.keep
-        return total
-
-    def distance(rungs: tuple[Rung, ...]) -> float:
-        return sum(abs(rung.step - share * steps) for rung, share in zip(rungs, _RUNGS, strict=True))
-
-    if draws < 2:
-        return ()
-    near = {step for share in _RUNGS for step in sorted(candidates, key=lambda step: abs(step - share * steps))[:8]}
-    pairs = [(Rung(one, half), Rung(two, quarter)) for one, two in combinations(sorted(near), 2)] if draws > 2 else []
-    if pairs := [rungs for rungs in pairs if count_steps(rungs) <= limit]:
-        return min(reversed(pairs), key=distance)
-    for keep in dict.fromkeys((quarter, 1)):
-        if single := [step for step in candidates if count_steps((Rung(step, keep),)) <= limit]:
-            return (Rung(single[-1], keep),)
-    return ()
+    nearest = (next(step for step in records if step >= share * steps - 1e-6) for share in _SHARES)
+    return tuple(step for step in dict.fromkeys(nearest) if step < steps)
 
 
 def simulate_race(race: Race) -> dict[PlannedRun, str]:
     """Return the draws that the race would stop, each with the reason, from the records of runs that were not raced."""
+    return {run: reason for run, (_, reason) in _simulate(race).items()}
+
+
+def count_raced_steps(race: Race) -> int:
+    """Return the number of steps that the race would take, from the records of runs that were not raced."""
+    stops = _simulate(race)
+    return sum(stops[run][0] if run in stops else race.steps for run in race.runs)
+
+
+def _simulate(race: Race) -> dict[PlannedRun, tuple[int, str]]:
     entrants = [run for run in race.runs if RunFolder(run.folder).is_done]
-    stopped: dict[PlannedRun, str] = {}
+    stopped: dict[PlannedRun, tuple[int, str]] = {}
     for rung in race.rungs:
-        stopped |= race.find_losers(rung, [run for run in entrants if run not in stopped])
+        losers = race.find_losers(rung, [run for run in entrants if run not in stopped])
+        stopped |= {run: (rung, reason) for run, reason in losers.items()}
     return stopped
-
-
-def _rank(frame: pl.DataFrame, rule: str) -> dict[str, float]:
-    """Return the score of every run by which the rule would select it, in the order in which it would."""
-    scores: dict[str, float] = {}
-    while not (selected := SELECTIONS[rule](frame)).is_empty():
-        scores[selected["run"][0]] = selected["score"][0]
-        frame = frame.filter(pl.col("run") != selected["run"][0])
-    return scores

@@ -16,7 +16,7 @@ from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import Engine, EngineCallbacks
 from domainwise.sweeps.fork_server import start_fork_server
 from domainwise.sweeps.plan import Plan, plan_sweep
-from domainwise.sweeps.race import Race, Rung, plan_races
+from domainwise.sweeps.race import Race, plan_races
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunResult
 from domainwise.training.registry import DatasetCache
@@ -231,7 +231,7 @@ def run_plan(
 def run_races(
     races: Sequence[Race], plan: Plan, engine: Engine, callbacks: SweepCallbacks, *, retry_failed: bool = False
 ) -> SweepOutcome:
-    """Run every race to its end: all of them to their first rung, then the survivors to the next, and so on.
+    """Run every race to its end: all draws to their first comparison, then the survivors to the next, and so on.
 
     Which draws were stopped is written to their folders before the others go on. What is stopped stays stopped, and a
     run beyond a rung is not stopped at it, also if a run that had failed is repeated later.
@@ -247,13 +247,13 @@ def run_races(
             callbacks.on_status(run, status)
 
     for stage in range(1 + max(len(race.rungs) for race in races)):
-        # The first stage has all runs, to report how far they are.
-        entrants = {
-            run: replace(plan[run], stop_after=race.rungs[stage].step if stage < len(race.rungs) else None)
-            for race in races
-            for run in race.runs
-            if stage == 0 or statuses[run].state not in ("stopped", "failed")
-        }
+        entrants: Plan = {}
+        for race in races:
+            # The first stage has all runs, to report how far they are.
+            left = [run for run in race.runs if stage == 0 or statuses[run].state not in ("stopped", "failed")]
+            is_last = stage >= len(race.rungs) or len(left) == 1
+            stop_after = None if is_last else race.rungs[stage]
+            entrants |= {run: replace(plan[run], stop_after=stop_after) for run in left}
         try:
             run_plan(
                 entrants,
@@ -269,30 +269,19 @@ def run_races(
             raise RunInterrupted(f"{done} of {len(plan)} runs are done") from None
         for race in races:
             if stage < len(race.rungs):
-                _stop_losers(race, race.rungs[stage], statuses, on_status, callbacks.on_note)
+                _stop_losers(race, race.rungs[stage], statuses, on_status)
     states = [status.state for status in statuses.values()]
     return SweepOutcome(states.count("done"), states.count("failed"), states.count("stopped"))
 
 
-def _stop_losers(
-    race: Race,
-    rung: Rung,
-    statuses: Mapping[PlannedRun, RunStatus],
-    on_status: OnStatus,
-    on_note: Callable[[str], None],
-) -> None:
+def _stop_losers(race: Race, rung: int, statuses: Mapping[PlannedRun, RunStatus], on_status: OnStatus) -> None:
     # Failed runs are out. One that was stopped at this very rung takes part again: the sweep may have been killed
     # before all decisions were written, and they must come out the same.
-    entrants = [run for run in race.runs if statuses[run].state != "failed" and statuses[run].step >= rung.step]
-    losers = race.find_losers(rung, entrants)
-    if len(entrants) > rung.keep and not losers and not rung.is_warmup:
-        on_note(
-            f"no draw of {entrants[0].algorithm} on {entrants[0].dataset} is stopped: no accuracy to compare them by"
-        )
-    for run, reason in losers.items():
-        if statuses[run].state == "unfinished" and statuses[run].step == rung.step:
-            RunFolder(run.folder).write_stop(rung.step, reason)
-            on_status(run, RunStatus("stopped", rung.step, reason=reason))
+    entrants = [run for run in race.runs if statuses[run].state != "failed" and statuses[run].step >= rung]
+    for run, reason in race.find_losers(rung, entrants).items():
+        if statuses[run].state == "unfinished" and statuses[run].step == rung:
+            RunFolder(run.folder).write_stop(rung, reason)
+            on_status(run, RunStatus("stopped", rung, reason=reason))
 
 
 def plan_best_runs(sweep: Path, plan: Plan, selection: str, seeds: Sequence[int], folder: Path) -> Plan:
