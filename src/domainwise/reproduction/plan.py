@@ -83,12 +83,14 @@ class RecipePlan:
 def move_recipe(recipe: Recipe, dataset: str) -> Recipe:
     """Return the recipe on another dataset, a name or a path, with the hyperparameters of PACS.
 
-    It has no published values, and a claim that the paper makes for several datasets is one claim here.
+    It has no published values, and what the paper claims for several datasets, or the opposite for some, is one claim.
     """
     if not recipe.blocks or any(block.train_domains for block in recipe.blocks):
         raise DomainwiseError(f"{recipe.key} cannot run on another dataset; only tables of methods or settings can")
     rows = (replace(row, space="paper:pacs") if row.space == "paper" else row for row in recipe.rows)
-    pairs = dict.fromkeys((claim.better, claim.worse) for claim in recipe.claims)
+    pairs: dict[frozenset[str], tuple[str, str]] = {}
+    for claim in recipe.claims:
+        pairs.setdefault(frozenset((claim.better, claim.worse)), (claim.better, claim.worse))
     name = dataset_name(dataset)
     return replace(
         recipe,
@@ -98,7 +100,7 @@ def move_recipe(recipe: Recipe, dataset: str) -> Recipe:
         note="",
         rows=tuple(rows),
         blocks=(Block((dataset,), "training_domain"),),
-        claims=tuple(Claim(f"{better} is above {worse}", better, worse, (name,)) for better, worse in pairs),
+        claims=tuple(Claim(f"{better} is above {worse}", better, worse, (name,)) for better, worse in pairs.values()),
     )
 
 

@@ -103,6 +103,9 @@ def test_a_recipe_moves_to_another_dataset_with_the_hyperparameters_of_pacs(data
     assert len(texts) == len(set(texts)) == 5
     assert texts[0] == "mat is above erm"
     assert moved.key == "table_2-VLCS"
+    # As are a claim and its opposite, which the paper makes for different datasets.
+    (claim,) = move_recipe(load_recipes()["table_1"], str(data / "VLCS")).claims
+    assert (claim.better, claim.worse) == ("at", "erm")
 
 
 @pytest.mark.parametrize("name", ["table_10", "theorem"])
