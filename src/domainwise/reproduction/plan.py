@@ -83,7 +83,8 @@ class RecipePlan:
 def move_recipe(recipe: Recipe, dataset: str) -> Recipe:
     """Return the recipe on another dataset, a name or a path, with the hyperparameters of PACS.
 
-    It has no published values, and what the paper claims for several datasets, or the opposite for some, is one claim.
+    It has no published values. Claims about the same two rows become one, even if the paper has opposite ones for
+    different datasets.
     """
     if not recipe.blocks or any(block.train_domains for block in recipe.blocks):
         raise DomainwiseError(f"{recipe.key} cannot run on another dataset; only tables of methods or settings can")
