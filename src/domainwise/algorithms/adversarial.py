@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.algorithms.base import Algorithm, Batches, Objective, concatenate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.perturbations import Perturbation
@@ -103,6 +103,7 @@ class NormalizedSpace:
 class AdversarialAlgorithm(Algorithm):
     """Trains the network on images perturbed against it. Subclasses build the perturbation."""
 
+    supports_sharpness = True
     hparams: AdversarialHparams
     perturbation: Perturbation
     # Where perturbations are added, if not to the images themselves.
@@ -116,6 +117,8 @@ class AdversarialAlgorithm(Algorithm):
         self.space = NormalizedSpace(self.input_shape) if is_normalized else None
         self.perturbation = self.build_perturbation(self.input_shape)
         if self.hparams.schedule == "simultaneous":
+            if self.sharpness is not None:
+                raise ValueError("SAM and SAGM need schedule='two_pass'")
             if not self.perturbation.is_kept:
                 raise ValueError(
                     "schedule='simultaneous' needs a perturbation that is kept between updates: uat, ldat, or mat with "
@@ -148,7 +151,7 @@ class AdversarialAlgorithm(Algorithm):
 
     def update(self, batches: Batches) -> dict[str, float]:
         hparams = self.hparams
-        losses: list[Tensor] = []
+        total, count = 0.0, 0
         for index, (x, y, domain) in enumerate(self._groups(batches)):
             model: Model = self.network
             if self.space is not None:
@@ -158,17 +161,21 @@ class AdversarialAlgorithm(Algorithm):
                 self.seed_dropout_(index)
             else:
                 x_adv = self.perturbation(x, domain)
-            sample_losses = _add_clean_losses(model, x_adv, x, y, hparams.clean_weight)
-            counts = F.one_hot(domain, self.num_domains).sum(0).to(sample_losses.dtype)
-            is_mean = hparams.objective == "mean"
-            self.descend_(sample_losses.mean() if is_mean else (sample_losses / counts[domain]).sum())
+            counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
+            loss = self.minimize_(partial(self._compute_loss, model, x_adv, x, y, counts[domain]))["loss"]
+            total, count = total + loss * len(y), count + len(y)
             if hparams.schedule == "simultaneous":
-                shares = counts / len(y) if is_mean else counts.sign()
+                shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares)
-            losses.append(sample_losses.detach())
-        return {"loss": torch.cat(losses).mean().item()}
+        return {"loss": total / count}
+
+    def _compute_loss(self, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
+        """Return the loss of a network step; `counts` (b,) is the number of samples in each sample's domain."""
+        sample_losses = _add_clean_losses(model, x_adv, x, y, self.hparams.clean_weight)
+        mean = sample_losses.mean()
+        return mean if self.hparams.objective == "mean" else (sample_losses / counts).sum(), {"loss": mean}
 
     def describe(self) -> dict[str, Any]:
         """Return the norm and leading singular values (mean over channels) of each domain's perturbation."""

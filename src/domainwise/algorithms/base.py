@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from domainwise.algorithms.sharpness import Sharpness
 from domainwise.hparams import Hparams as CommonHparams
 from domainwise.networks import Network
 from domainwise.perturbations.distributed import average_gradients_
 
 # One (x, y) per training domain, in order; a domain may have no samples.
 Batches = Sequence[tuple[Tensor, Tensor]]
+# What a step minimizes, and what the update reports: `loss`, the cross-entropy, and the method's own terms.
+Objective = tuple[Tensor, dict[str, Tensor]]
 
 
 class Algorithm(nn.Module, ABC):
@@ -31,6 +34,7 @@ class Algorithm(nn.Module, ABC):
             and such schedules are off.
         augment: Maps a batch of images to another view of them, for methods that compare two views.
         generator: Source of all random draws other than the network's own.
+        sharpness: Take each step with the gradient at the worst nearby weights (SAM, SAGM). Not all methods support it.
         hparams: Hyperparameters by name, i.e. fields of the method's `Hparams`.
     """
 
@@ -38,6 +42,8 @@ class Algorithm(nn.Module, ABC):
     # The publication, and the smallest number of training domains that the method is meaningful for.
     source: ClassVar[str] = ""
     min_domains: ClassVar[int] = 1
+    # Whether every step of the network goes through `minimize_`, so that SAM can repeat it at other weights.
+    supports_sharpness: ClassVar[bool] = False
     # Whether the method accesses the network's featurizer and classifier separately.
     needs_features: ClassVar[bool] = False
 
@@ -51,6 +57,7 @@ class Algorithm(nn.Module, ABC):
         num_steps: int | None = None,
         augment: Callable[[Tensor], Tensor] | None = None,
         generator: torch.Generator | None = None,
+        sharpness: Sharpness | None = None,
         **hparams: Any,
     ) -> None:
         super().__init__()
@@ -65,6 +72,7 @@ class Algorithm(nn.Module, ABC):
         self.num_steps = num_steps
         self.augment = augment
         self.generator = generator
+        self.sharpness = sharpness
         self.hparams = self.Hparams.build(**hparams)
         shape = input_shape if input_shape is not None else getattr(network, "input_shape", None)
         self.input_shape = None if shape is None else tuple(shape)
@@ -73,6 +81,8 @@ class Algorithm(nn.Module, ABC):
         self.dropout_seed: int | None = None
         self.optimizer: Optimizer = self.build_optimizer(network.parameters())
         self.setup()
+        if self.sharpness is not None and not self.supports_sharpness:
+            raise ValueError(f"{method} cannot be combined with SAM or SAGM: its update is not one step on one loss")
 
     def setup(self) -> None:
         """Create what the method needs besides the network; called at the end of `__init__`."""
@@ -130,6 +140,15 @@ class Algorithm(nn.Module, ABC):
         for optimizer in optimizers:
             self.step_(optimizer)
 
+    def minimize_(self, compute: Callable[[], Objective]) -> dict[str, float]:
+        """Take one step on the loss that `compute` returns, and return what it reports, as plain floats."""
+        if self.sharpness is None:
+            loss, measurements = compute()
+            self.descend_(loss)
+        else:
+            measurements = self.sharpness.descend_(self, compute)
+        return {name: value.item() for name, value in measurements.items()}
+
     def seed_dropout_(self, index: int = 0) -> None:
         """Let the next pass through the network draw the dropout that every other method has in this update.
 
@@ -166,6 +185,25 @@ class Algorithm(nn.Module, ABC):
     def _optimizers(self) -> dict[str, Optimizer]:
         """Return every attribute that is an optimizer, so that none can be missing from the state."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+
+class LossAlgorithm(Algorithm):
+    """A method whose update is one descent step on one loss. Subclasses implement `compute_loss`."""
+
+    supports_sharpness = True
+
+    @abstractmethod
+    def compute_loss(self, batches: Batches) -> Objective:
+        """Return the loss of one update, and what it reports. SAM calls this twice per update."""
+
+    def begin_update_(self) -> None:
+        """Do what happens once per update, before the loss is computed; `updates` is the number of updates so far."""
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        self.begin_update_()
+        measurements = self.minimize_(lambda: self.compute_loss(batches))
+        self.updates += 1
+        return measurements
 
 
 def nonempty_batches(batches: Batches, num_domains: int) -> list[tuple[Tensor, Tensor]]:

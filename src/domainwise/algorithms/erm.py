@@ -2,10 +2,10 @@
 
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concatenate_batches
 
 
-class ERM(Algorithm):
+class ERM(LossAlgorithm):
     """Empirical risk minimization: all domains pooled, no perturbation. The baseline to beat."""
 
     source = "Vapnik 1998"
@@ -14,8 +14,7 @@ class ERM(Algorithm):
     def is_exact_over_ranks(self) -> bool:
         return True
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         loss = F.cross_entropy(self.network(x), y)
-        self.descend_(loss)
-        return {"loss": loss.item()}
+        return loss, {"loss": loss}

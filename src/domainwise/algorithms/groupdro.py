@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import (
-    Algorithm,
     Batches,
+    LossAlgorithm,
+    Objective,
     concatenate_batches,
     factory_kwargs,
     mean_per_domain,
@@ -29,7 +30,7 @@ class GroupDROHparams(Hparams):
     )
 
 
-class GroupDRO(Algorithm):
+class GroupDRO(LossAlgorithm):
     """Group distributionally robust optimization: the weight of a domain grows with its past losses."""
 
     source = "Sagawa et al. 2019"
@@ -41,7 +42,7 @@ class GroupDRO(Algorithm):
     def setup(self) -> None:
         self.register_buffer("group_weights", torch.ones(self.num_domains, **factory_kwargs(self.network)))
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         losses = mean_per_domain(F.cross_entropy(self.network(x), y, reduction="none"), batches)
         domains = nonempty_domains(batches, x.device)
@@ -49,8 +50,7 @@ class GroupDRO(Algorithm):
         self.group_weights[domains] *= growth.to(self.group_weights.dtype)
         self.group_weights /= self.group_weights.sum()
         loss = (self.group_weights[domains] * losses).sum() / self.group_weights[domains].sum()
-        self.descend_(loss)
-        return {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def describe(self) -> dict[str, Any]:
         return {"group_weights": self.group_weights.tolist()}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, eval_mode
+from domainwise.algorithms.base import Algorithm, Batches, Objective, concatenate_batches, eval_mode
 from domainwise.hparams import Hparams, hparam
 from domainwise.networks import Network
 
@@ -82,6 +82,7 @@ class GUTHparams(Hparams):
 class GUT(Algorithm):
     """Adversarial data augmentation: hard copies, close to their images in feature space, join the training data."""
 
+    supports_sharpness = True
     source = "Volpi et al. 2018"
     Hparams = GUTHparams
     hparams: GUTHparams
@@ -99,15 +100,18 @@ class GUT(Algorithm):
     def update(self, batches: Batches) -> dict[str, float]:
         x, y, domain = concatenate_batches(batches, self.num_domains)
         x, y = self.pool.replace_images(x, y, domain, self.generator)
-        loss = F.cross_entropy(self.network(x), y)
-        self.descend_(loss)
+        measurements = self.minimize_(lambda: self._compute_loss(x, y))
         self.updates += 1
         rounds, into_round = divmod(self.updates, self.hparams.round_every)
         if into_round == 0 and rounds <= self.hparams.rounds:
             self.wanted = self.hparams.pool
         if self.wanted:
             self._add_copies(x, y, domain)
-        return {"loss": loss.item(), "pool": float(len(self.pool))}
+        return {**measurements, "pool": float(len(self.pool))}
+
+    def _compute_loss(self, x: Tensor, y: Tensor) -> Objective:
+        loss = F.cross_entropy(self.network(x), y)
+        return loss, {"loss": loss}
 
     def _add_copies(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
         """Add copies of this batch to the pool; later batches supply the rest of the round."""

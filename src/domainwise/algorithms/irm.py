@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Batches, concatenate_batches, mean_per_domain, split_by_domain
+from domainwise.algorithms.base import Batches, Objective, concatenate_batches, mean_per_domain, split_by_domain
 from domainwise.algorithms.penalties import AnnealedPenalty
 
 
@@ -13,14 +13,13 @@ class IRM(AnnealedPenalty):
 
     source = "Arjovsky et al. 2019"
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         logits = self.network(x)
         loss = mean_per_domain(F.cross_entropy(logits, y, reduction="none"), batches).mean()
         slopes = split_by_domain(_compute_slopes(logits, y), batches)
         penalty = torch.stack([_estimate_squared_mean(each) for each in slopes]).mean()
-        self.descend_(loss + self.next_penalty_weight() * penalty)
-        return {"loss": loss.item(), "penalty": penalty.item()}
+        return loss + self.penalty_weight * penalty, {"loss": loss, "penalty": penalty}
 
 
 def _compute_slopes(logits: Tensor, y: Tensor) -> Tensor:

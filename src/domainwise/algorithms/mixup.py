@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, mean_per_domain, nonempty_batches
+from domainwise.algorithms.base import (
+    Batches,
+    LossAlgorithm,
+    Objective,
+    concatenate_batches,
+    mean_per_domain,
+    nonempty_batches,
+)
 from domainwise.hparams import Hparams, Power, hparam
 
 
@@ -22,7 +29,7 @@ class MixupHparams(Hparams):
     )
 
 
-class Mixup(Algorithm):
+class Mixup(LossAlgorithm):
     """Inter-domain mixup: blended images of two domains, with the loss split between both labels accordingly."""
 
     source = "Yan et al. 2020"
@@ -30,7 +37,7 @@ class Mixup(Algorithm):
     Hparams = MixupHparams
     hparams: MixupHparams
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         nonempty = nonempty_batches(batches, self.num_domains)
         order = torch.randperm(len(nonempty), generator=self.generator).tolist()
         weights = self._draw_weights(len(nonempty))
@@ -47,8 +54,7 @@ class Mixup(Algorithm):
         first = F.cross_entropy(logits, y, reduction="none")
         second = F.cross_entropy(logits, torch.cat(other_labels), reduction="none")
         loss = mean_per_domain(share * first + (1 - share) * second, mixed).mean()
-        self.descend_(loss)
-        return {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def _draw_weights(self, count: int) -> list[float]:
         # torch's Beta takes no generator, so the run's generator seeds numpy's.

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import (
-    Algorithm,
     Batches,
+    LossAlgorithm,
+    Objective,
     build_head,
     concatenate_batches,
     factory_kwargs,
@@ -51,7 +52,7 @@ class EmbeddingNetwork(nn.Module):
         return logits
 
 
-class MTL(Algorithm):
+class MTL(LossAlgorithm):
     """Marginal transfer learning: the classifier also sees its domain's mean feature; at test time the batch's."""
 
     source = "Blanchard et al. 2017"
@@ -66,7 +67,7 @@ class MTL(Algorithm):
         embeddings = torch.zeros(self.num_domains, self.network.num_features, **factory_kwargs(self.network))
         self.register_buffer("embeddings", embeddings)
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, domain = concatenate_batches(batches, self.num_domains)
         features = self.network.featurizer(x)
         domains = nonempty_domains(batches, x.device)
@@ -74,6 +75,5 @@ class MTL(Algorithm):
         means = ema * mean_per_domain(features, batches) + (1 - ema) * self.embeddings[domains]
         embeddings = self.embeddings.index_copy(0, domains, means.to(self.embeddings.dtype))
         sample_losses = F.cross_entropy(self.network.classify(features, embeddings[domain]), y, reduction="none")
-        self.descend_(mean_per_domain(sample_losses, batches).sum())
         self.embeddings.copy_(embeddings.detach())
-        return {"loss": sample_losses.mean().item()}
+        return mean_per_domain(sample_losses, batches).sum(), {"loss": sample_losses.mean()}

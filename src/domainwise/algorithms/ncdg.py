@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concatenate_batches
 from domainwise.data.augmentation import augment_batch
 from domainwise.hparams import Hparams, hparam
 
@@ -28,7 +28,7 @@ class NCDGHparams(Hparams):
     )
 
 
-class NCDG(Algorithm):
+class NCDG(LossAlgorithm):
     """Neuron coverage: more active neurons, driven by the same pixels in an image and its augmented copy."""
 
     source = "Tian et al. 2022"
@@ -41,7 +41,7 @@ class NCDG(Algorithm):
         if self.augment is None:
             self.augment = partial(augment_batch, generator=self.generator)
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         assert self.augment is not None
         views = torch.cat([x, self.augment(x).to(x)]).requires_grad_()
@@ -56,8 +56,7 @@ class NCDG(Algorithm):
         image_gradient, copy_gradient = gradient.flatten(1).chunk(2)
         similarity = F.cosine_similarity(image_gradient, copy_gradient, eps=_EPS).mean()
         bonus = hparams.coverage_weight * coverage.mean() - hparams.similarity_weight * (1 - similarity)
-        self.descend_(loss - bonus)
-        return {"loss": loss.item(), "coverage": coverage.mean().item(), "similarity": similarity.item()}
+        return loss - bonus, {"loss": loss, "coverage": coverage.mean(), "similarity": similarity}
 
     def _compute_coverage(self, activations: Iterable[Tensor]) -> Tensor:
         """Return the soft share of active neurons, (b,)."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, mean_per_domain
+from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concatenate_batches, mean_per_domain
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.networks import Network
 
@@ -30,20 +30,21 @@ class AnnealedHparams(Hparams):
     )
 
 
-class AnnealedPenalty(Algorithm):
+class AnnealedPenalty(LossAlgorithm):
     """A method with a penalty whose weight is 1 at first and jumps to `penalty_weight` after `anneal_steps` updates."""
 
     Hparams = AnnealedHparams
     hparams: AnnealedHparams
 
-    def next_penalty_weight(self) -> float:
-        """Count one update and return its penalty weight. The optimizer is reset when the weight jumps."""
-        index = self.updates
-        self.updates += 1
-        if index == self.hparams.anneal_steps:
+    def begin_update_(self) -> None:
+        if self.updates == self.hparams.anneal_steps:
             # Adam's second moments reflect gradients of the old size; the first steps after the jump would be huge.
             self.optimizer = self.build_optimizer(self.network.parameters())
-        return self.hparams.penalty_weight if index >= self.hparams.anneal_steps else 1.0
+
+    @property
+    def penalty_weight(self) -> float:
+        """Weight of the penalty in the current update."""
+        return self.hparams.penalty_weight if self.updates >= self.hparams.anneal_steps else 1.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class MatchingHparams(Hparams):
     )
 
 
-class FeatureMatching(Algorithm):
+class FeatureMatching(LossAlgorithm):
     """A method with a penalty on the distance between the domains' features."""
 
     min_domains = 2
@@ -75,7 +76,7 @@ class FeatureMatching(Algorithm):
             sizes: Number of samples per domain, which are consecutive in `features`.
         """
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         features = self.network.featurizer(x)
         losses = mean_per_domain(F.cross_entropy(self.network.classifier(features), y, reduction="none"), batches)
@@ -83,8 +84,8 @@ class FeatureMatching(Algorithm):
         with torch.autocast(x.device.type, enabled=False):
             exact = features.to(torch.promote_types(features.dtype, torch.float32))
             penalty = self.compute_distance(exact, [len(labels) for _, labels in batches])
-        self.descend_(losses.mean() + self.hparams.penalty_weight * penalty)
-        return {"loss": losses.mean().item(), "penalty": penalty.item()}
+        loss = losses.mean()
+        return loss + self.hparams.penalty_weight * penalty, {"loss": loss, "penalty": penalty}
 
 
 def compute_pair_distance(kernel: Tensor, weights: list[Tensor]) -> Tensor:

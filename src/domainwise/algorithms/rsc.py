@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches
+from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concatenate_batches
 from domainwise.hparams import Hparams, Uniform, hparam
 from domainwise.networks import Network
 
@@ -32,7 +32,7 @@ class RSCHparams(Hparams):
     )
 
 
-class RSC(Algorithm):
+class RSC(LossAlgorithm):
     """Representation self-challenging: the features that contribute most to the prediction are muted."""
 
     source = "Huang et al. 2020"
@@ -41,13 +41,12 @@ class RSC(Algorithm):
     network: Network
     needs_features = True
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         features = self.network.featurizer(x)
         mask = self._compute_mask(features.detach(), y)
         loss = F.cross_entropy(self.network.classifier(features * mask), y)
-        self.descend_(loss)
-        return {"loss": loss.item()}
+        return loss, {"loss": loss}
 
     def _compute_mask(self, features: Tensor, y: Tensor) -> Tensor:
         """Return 1 for features that stay and 0 for those that are muted, (b, d)."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Batches, concatenate_batches, mean_per_domain
+from domainwise.algorithms.base import Batches, Objective, concatenate_batches, mean_per_domain
 from domainwise.algorithms.penalties import AnnealedHparams, AnnealedPenalty
 from domainwise.hparams import Power, hparam
 
@@ -35,9 +35,8 @@ class VREx(AnnealedPenalty):
     Hparams = VRExHparams
     hparams: VRExHparams
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def compute_loss(self, batches: Batches) -> Objective:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         losses = mean_per_domain(F.cross_entropy(self.network(x), y, reduction="none"), batches)
-        penalty = losses.var(correction=0)
-        self.descend_(losses.mean() + self.next_penalty_weight() * penalty)
-        return {"loss": losses.mean().item(), "penalty": penalty.item()}
+        loss, penalty = losses.mean(), losses.var(correction=0)
+        return loss + self.penalty_weight * penalty, {"loss": loss, "penalty": penalty}
