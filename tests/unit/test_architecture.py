@@ -12,6 +12,7 @@ ROOT = Path(domainwise.__file__).parent
 LAYERS = (
     "lazy",
     "perturbations",
+    "averaging",
     "errors",
     "seeds",
     "hparams",

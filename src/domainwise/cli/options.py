@@ -126,6 +126,8 @@ def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[
         shortcuts = {name: values[name] for name in _SHORTCUTS if values[name]}
         options = parse_literals(settings["dataset_options"] or [], "--dataset-option")
         settings["dataset_options"] = {**shortcuts, **options}
+    if "average_options" in settings:
+        settings["average_options"] = parse_literals(settings["average_options"] or [], "--average-option")
     for name in ("train_domains", "test_domains"):
         if name in settings:
             settings[name] = tuple(settings[name] or ())

@@ -4,6 +4,7 @@
     records.jsonl        one JSON line per evaluation
     best.safetensors     the network with the highest selection score
     last.safetensors     the network at the last record
+    start.safetensors    the network before the first update, if it was asked for
     perturbations/       the perturbation at every record, if it was asked for
     checkpoint.pt        everything training needs to resume; written last
     done                 empty; the run is complete
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 Record = dict[str, Any]
-Which = Literal["best", "last"]
+Which = Literal["best", "last", "start"]
 State = Literal["done", "stopped", "running", "failed", "unfinished", "pending"]
 
 # In the order that keeps a folder sound if copying it is cut off.
-_PORTABLE_FILES = ("config.json", "records.jsonl", "best.safetensors", "last.safetensors", "checkpoint.pt", "done")
+_PORTABLE_FILES = (
+    *("config.json", "records.jsonl", "start.safetensors", "best.safetensors", "last.safetensors"),
+    *("checkpoint.pt", "done"),
+)
 
 
 class RunIsBusy(DomainwiseError):
@@ -112,18 +116,20 @@ class RunFolder:
             )
 
     def claim(
-        self, identity: Mapping[str, Any], data: Mapping[str, Any], hparam_defaults: Mapping[str, Any] | None = None
+        self, identity: Mapping[str, Any], data: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> None:
         """Write the config, or check that the folder already holds this very run.
 
         Args:
-            hparam_defaults: values of hyperparameters that the stored run may be older than.
+            defaults: values of settings, and in `hparams` of hyperparameters, that the stored run may be older than.
         """
         config = json.loads(json.dumps({"schema": SCHEMA, "config": identity, "data": data}))
         if not self.config_file.exists():
             write_atomic(self.config_file, json.dumps(config, indent=2).encode())
         stored = self.read_config()
-        stored["config"]["hparams"] = {**(hparam_defaults or {}), **stored["config"].get("hparams", {})}
+        defaults = defaults or {}
+        hparams = {**defaults.get("hparams", {}), **stored["config"].get("hparams", {})}
+        stored["config"] = {**defaults, **stored["config"], "hparams": hparams}
         for part in ("config", "data"):
             if difference := _find_difference(stored[part], config[part]):
                 name, old, new = difference

@@ -5,6 +5,7 @@ sweep` and the table in docs/training.md are generated from the fields. Imports 
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ Seeding = Literal["common", "domainbed"]
 Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+AverageName = Literal["sma", "ema", "swad"]
 
 
 def setting(
@@ -123,6 +125,35 @@ class RunConfig:
     )
     batch_size: int | None = setting(None, "Batch size per domain.", low=1, is_shared=True)
     dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
+    average: AverageName | None = setting(
+        None,
+        "Evaluate, select and keep an average of the weights: `sma`, `ema` or `swad`. Training does not change.",
+        choices=AverageName,
+        is_shared=True,
+    )
+    average_options: Mapping[str, Any] = setting(
+        dict, "Option of the average as name=value, such as start=200. Repeatable.", "--average-option", is_shared=True
+    )
+    sam: bool = setting(
+        False, "Step with the gradient at the worst weights nearby (SAM); needs two passes.", "--sam", is_shared=True
+    )
+    sagm: bool = setting(False, "The same with SAGM's rule.", "--sagm", is_shared=True)
+    sam_radius: float = setting(0.05, "How far away these weights are (rho).", low=0, below=math.inf, is_shared=True)
+    sagm_alpha: float = setting(0.001, "alpha of SAGM.", low=0, below=math.inf, is_shared=True)
+    probe_steps: int | None = setting(
+        None,
+        "First fit the classifier on frozen features for this many steps (linear probing, then fine-tuning).",
+        low=1,
+        is_shared=True,
+    )
+    probe_lr: float = setting(1e-3, "Learning rate of the probe.", low=0, below=math.inf, is_shared=True)
+    shared_start: bool = setting(
+        False,
+        "Give all runs of a dataset, test domain and trial the same initial weights and keep these, for `domainwise "
+        "average`.",
+        "--shared-start",
+        is_shared=True,
+    )
     evaluate: Evaluate = setting(
         "selection",
         "What to evaluate: `selection` (every holdout, and all of the validation and test domains) or `all`.",
@@ -164,6 +195,9 @@ class RunConfig:
         self.algorithm_class().Hparams.build(**self.hparams)
         if self.network is not None:
             self.network_builder()
+        registry.check_average(self.average, self.average_options)
+        if self.sam and self.sagm:
+            raise DomainwiseError("--sam and --sagm exclude each other")
 
     @classmethod
     def of(cls, **values: Any) -> "RunConfig":
@@ -212,6 +246,7 @@ class RunConfig:
         values["weights"] = registry.identify_weights(self.weights)
         values["hparams"] = dict(self.hparams)
         values["dataset_options"] = dict(self.dataset_options)
+        values["average_options"] = dict(self.average_options)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def record_steps(self) -> list[int]:
@@ -228,16 +263,28 @@ class RunConfig:
         name = self.dataset_name.replace(":", ".").replace("/", ".")
         identity = self.identity()
         # Folders have the names that they had before there were these settings.
-        if self.attack_radius is None:
-            del identity["attack_radius"]
-        if self.seeding == "domainbed":
-            del identity["seeding"]
+        for setting_name, default in {**newer_defaults(), "seeding": "domainbed"}.items():
+            if identity[setting_name] == default:
+                del identity[setting_name]
         short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
 
 # The settings that are options on the command line.
 OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if field.metadata["is_option"])
+
+
+# Settings that older runs do not have. Their defaults are what these runs did.
+_NEWER = (
+    *("attack_radius", "average", "average_options", "sam", "sagm", "sam_radius", "sagm_alpha"),
+    *("probe_steps", "probe_lr", "shared_start"),
+)
+
+
+def newer_defaults() -> dict[str, Any]:
+    """Return the values that settings have in runs from before there were these settings."""
+    fields = {field.name: field for field in dataclasses.fields(RunConfig)}
+    return {name: {} if fields[name].default is dataclasses.MISSING else fields[name].default for name in _NEWER}
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:

@@ -69,6 +69,26 @@ def evaluate(
     return accuracy
 
 
+@torch.no_grad()
+def measure_holdout_loss(
+    predict: Callable[[Tensor], Tensor],
+    dataset: Dataset,
+    splits: dict[str, Split],
+    roles: Roles,
+    device: torch.device,
+    world: World,
+) -> float:
+    """Return the mean over training domains of the cross-entropy on their holdouts."""
+    holdouts = {name: splits[name].holdout for name in roles.train if len(splits[name].holdout)}
+    sums = []
+    for name, indices in holdouts.items():
+        shard = world.shard(indices)
+        batches = iterate_batches(dataset.domains[dataset.index(name)], shard, device) if len(shard) else ()
+        sums.append(sum(float(F.cross_entropy(predict(x), y, reduction="sum")) for x, y in batches))
+    sums = [mean * world.size for mean in world.mean_floats(sums)]
+    return sum(total / len(indices) for total, indices in zip(sums, holdouts.values(), strict=True)) / len(holdouts)
+
+
 def select_parts(
     dataset: Dataset, splits: dict[str, Split], roles: Roles, scope: Evaluate
 ) -> dict[tuple[str, str], Tensor]:

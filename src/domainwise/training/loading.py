@@ -5,16 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from domainwise.algorithms import Algorithm
+from domainwise.algorithms.sharpness import Sharpness
 from domainwise.data import DATASETS, Dataset
 from domainwise.data.dataset import Roles, Split, assign_roles, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
 from domainwise.storage.run_folder import Record, RunFolder, Which
@@ -45,10 +46,17 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             domain_sizes=data.get("domain_sizes"),
             num_steps=config.steps,
             generator=generator,
+            sharpness=_build_sharpness(config),
             **config.hparams,
         )
     except ValueError as error:
         raise DomainwiseError(str(error)) from error
+
+
+def _build_sharpness(config: RunConfig) -> Sharpness | None:
+    if config.sagm:
+        return Sharpness(config.sam_radius, config.sagm_alpha)
+    return Sharpness(config.sam_radius) if config.sam else None
 
 
 def load_algorithm(
@@ -79,11 +87,12 @@ def load_model(
     """Load the network of a run, in eval mode. It maps images in [0, 1] to logits.
 
     Args:
-        which: `best` (highest accuracy on the training domains' holdouts or the validation domains) or `last`.
+        which: `best` (highest accuracy on the training domains' holdouts or the validation domains), `last`, or `start`
+            (the initial weights, if the run kept them). In a run with an average, `best` and `last` are averages.
         algorithm, network: as for `load_algorithm`.
     """
-    if which not in ("best", "last"):
-        raise DomainwiseError(f"which must be 'best' or 'last', got {which!r}")
+    if which not in get_args(Which):
+        raise unknown_choice("which", which, get_args(Which))
     folder = RunFolder(run)
     model = _rebuild(folder, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)

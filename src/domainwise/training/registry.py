@@ -10,7 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import nn
+
 from domainwise.algorithms import ALGORITHMS, Algorithm
+from domainwise.averaging import AVERAGES, average_options, build_average, default_sma_start, default_swad_every
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_datasets import image_files
@@ -28,6 +31,21 @@ AnyDataset = str | Path | DatasetBuilder
 
 def find_algorithm(algorithm: str | type[Algorithm]) -> type[Algorithm]:
     return _look_up("algorithm", algorithm, ALGORITHMS)
+
+
+def check_average(name: str | None, options: Mapping[str, Any]) -> None:
+    """Raise an error unless the options are valid for the average of this name."""
+    if name is None:
+        if options:
+            raise DomainwiseError(f"average_options need an average: {', '.join(AVERAGES)}")
+        return
+    for option in options:
+        if option not in average_options(name):
+            raise unknown_choice(f"option of {name}", option, average_options(name))
+    try:
+        build_average(name, nn.Linear(1, 1), **options)
+    except (TypeError, ValueError) as error:
+        raise DomainwiseError(f"average_options of {name}: {error}") from error
 
 
 def find_network_builder(
@@ -159,7 +177,16 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
         record_every=config.record_every or dataset.record_every,
         batch_size=config.batch_size or int(dataset.defaults.get("batch_size", 32)),
     )
-    return resolved, parts
+    return dataclasses.replace(resolved, average_options=_resolve_average_options(resolved)), parts
+
+
+def _resolve_average_options(config: RunConfig) -> dict[str, Any]:
+    """Return the options of the average, with defaults that fit the number of steps."""
+    if config.average is None:
+        return {}
+    assert config.steps is not None
+    fitting = {"sma": {"start": default_sma_start(config.steps)}, "swad": {"every": default_swad_every(config.steps)}}
+    return {**average_options(config.average), **fitting.get(config.average, {}), **config.average_options}
 
 
 @dataclass(frozen=True)
@@ -190,10 +217,11 @@ def derive_seeds(config: RunConfig, dataset: Dataset) -> RunSeeds:
     """
     tested = [dataset.index(name) for name in config.test_domains]
     run = (config.algorithm_name, tested, config.hparams_seed, config.trial_seed)
+    task = (config.dataset_name, [dataset.index(name) for name in config.train_domains], tested, config.trial_seed)
     if config.seeding == "domainbed":
         seed = seed_hash(config.dataset_name, *run)
-        return RunSeeds(seed, seed, seed, seed, seed)
-    task = (config.dataset_name, [dataset.index(name) for name in config.train_domains], tested, config.trial_seed)
+        weights = seed_hash("weights", *task) if config.shared_start else seed
+        return RunSeeds(weights, seed, seed, seed, seed)
     return RunSeeds(
         weights=seed_hash("weights", *task),
         batches=seed_hash("batches", *task),

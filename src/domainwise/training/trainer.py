@@ -3,8 +3,8 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import Algorithm
+from domainwise.averaging import WeightAverage, build_average
 from domainwise.data.batches import draw_batches
 from domainwise.data.dataset import Split, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
@@ -21,7 +22,7 @@ from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, 
 from domainwise.seeds import seed_hash
 from domainwise.selection.score import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
-from domainwise.training.config import RunConfig
+from domainwise.training.config import RunConfig, newer_defaults
 from domainwise.training.device import (
     autocast,
     get_random_state,
@@ -30,8 +31,9 @@ from domainwise.training.device import (
     set_random_state,
 )
 from domainwise.training.distributed import join_process_group, sharding_caveats
-from domainwise.training.evaluation import evaluate
+from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.loading import build_algorithm, describe_data
+from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
 from domainwise.training.tracking import check_logger, track_run
 
@@ -115,7 +117,7 @@ class Trainer:
                     self.folder.claim(
                         self.config.identity(),
                         describe_data(self.dataset, self.roles, self.splits),
-                        self.config.algorithm_class().Hparams.complete({}),
+                        {**newer_defaults(), "hparams": self.config.algorithm_class().Hparams.complete({})},
                     )
             if not self.world.broadcast_flag(self.folder.is_done):
                 self.seeds = derive_seeds(self.config, self.dataset)
@@ -153,8 +155,48 @@ class Trainer:
         self.algorithm = build_algorithm(self.config, data, self.generators["method"]).to(self.device)
         self.algorithm.network.to(memory_format=torch.channels_last)
         checkpoint = self.folder.read_checkpoint()
+        if checkpoint is None:
+            self._prepare_start()
+        self.average = self._build_average()
         if checkpoint is not None:
             self._restore(checkpoint)
+
+    def _prepare_start(self) -> None:
+        """Fit the classifier and keep the initial weights, if that was asked for."""
+        network = self.algorithm.network
+        if self.config.probe_steps is not None:
+            fit_classifier_(
+                *(network, self.dataset, self.splits, self.roles.train),
+                steps=self.config.probe_steps,
+                lr=self.config.probe_lr,
+                seed=seed_hash("probe", self.seeds.weights),
+                device=self.device,
+            )
+        if self.config.shared_start and self.world.is_main:
+            self.folder.write_weights("start", network.state_dict())
+
+    def _build_average(self) -> WeightAverage | None:
+        if self.config.average is None:
+            return None
+        if self.config.average == "swad" and not any(len(self.splits[name].holdout) for name in self.roles.train):
+            raise DomainwiseError("swad follows the loss on the training domains' holdouts, but these have no images")
+        return build_average(self.config.average, self.algorithm.network, **self.config.average_options)
+
+    def _measure_loss(self) -> float:
+        return measure_holdout_loss(
+            *(self.algorithm.predict, self.dataset, self.splits, self.roles, self.device, self.world)
+        )
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Let the algorithm predict with the averaged network, if there is one."""
+        network = self.algorithm.network
+        if self.average is not None:
+            self.algorithm.network = self.average.averaged_network()
+        try:
+            yield
+        finally:
+            self.algorithm.network = network
 
     def _train(self, precision: Any) -> None:
         steps, record_steps = self._setting("steps"), frozenset(self.config.record_steps())
@@ -174,6 +216,8 @@ class Trainer:
                 measurement = self.algorithm.update(batches)
             if caveats:
                 self.world.average_(self.algorithm.buffers())
+            if self.average is not None:
+                self.average.update_(self.algorithm.network, self._measure_loss)
             measurement, should_stop = self._average_over_ranks(measurement)
             loss = measurement["loss"]
             if not math.isfinite(loss):
@@ -220,6 +264,12 @@ class Trainer:
 
     def _record(self, seconds_per_step: float) -> Record:
         """Evaluate and write everything; the checkpoint last, because it says that the rest is there."""
+        with self._averaged_weights():
+            accuracy = evaluate(
+                *(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate),
+                *(self.device, self.world, self.config.attack_radius),
+            )
+            weights = self.algorithm.network.state_dict()
         record = {
             "schema": SCHEMA,
             "step": self.step - 1,
@@ -236,10 +286,7 @@ class Trainer:
                 "dropout": self.config.dropout,
                 **self.config.hparams,
             },
-            "accuracy": evaluate(
-                *(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate),
-                *(self.device, self.world, self.config.attack_radius),
-            ),
+            "accuracy": accuracy,
             **_average_measurements(self.measurements),
             "seconds_per_step": seconds_per_step,
             **self.algorithm.describe(),
@@ -250,7 +297,6 @@ class Trainer:
         is_best, self.best_score = score > self.best_score, max(score, self.best_score)
         if self.world.is_main:
             self.folder.write_records(self.records)
-            weights = self.algorithm.network.state_dict()
             if is_best:
                 self.folder.write_weights("best", weights)
             self.folder.write_weights("last", weights)
@@ -268,6 +314,7 @@ class Trainer:
                     "records": len(self.records),
                     "best": self.best_score,
                     "algorithm": self.algorithm.state_dict(),
+                    "average": None if self.average is None else self.average.state_dict(),
                     "generators": {name: each.get_state() for name, each in self.generators.items()},
                     "random": get_random_state(self.device),
                 }
@@ -278,6 +325,8 @@ class Trainer:
             self.step, self.measurements = checkpoint["step"], checkpoint["measured"]
             self.best_score = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
+            if self.average is not None:
+                self.average.load_state_dict(checkpoint["average"])
             # Before there were common random numbers, a run had a single generator.
             states = checkpoint.get("generators") or dict.fromkeys(self.generators, checkpoint["generator"])
             for name, generator in self.generators.items():

@@ -1,0 +1,280 @@
+"""What averaging the weights is worth: each run is trained once, and every average of its weights is evaluated.
+
+Averaging does not change training, so all averages of a run are compared on the same trajectory. Models are selected
+by the training domains' holdouts among the records of a run; differences are those of trials, each the mean over its
+test domains, to the run's own weights (`none`).
+
+    python benchmarks/averaging.py run silhouettes --trials 5 --methods all --output averaging.jsonl
+    python benchmarks/averaging.py run DATA/OfficeCaltech10 --trials 3 --methods erm coral mat --weights FILE ...
+    python benchmarks/averaging.py run DATA/PACS --test-domain sketch --steps 800 --average none --average sma@0.25 ...
+    python benchmarks/averaging.py tables --output averaging.jsonl --picture averaging.png
+
+An average is `none`, `sma`, `sma@0.25` (averaging starts after a quarter of the steps), `ema@0.99` (decay) or `swad`.
+Each run adds one line to the output file; rerun a command to resume it.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.averaging import WeightAverage, build_average, default_sma_start, default_swad_every
+from domainwise.reports.formats import format_markdown_table
+from domainwise.reproduction.recipe import find_scale
+from domainwise.selection.statistics import estimate_mean
+from domainwise.training import RunConfig
+from domainwise.training.device import keep_freed_memory
+from domainwise.training.evaluation import evaluate, measure_holdout_loss
+from domainwise.training.registry import DatasetCache, dataset_name
+from domainwise.training.trainer import Trainer
+
+Line = dict[str, Any]
+NONE = "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("dataset")
+    run.add_argument("--methods", nargs="+", default=["erm"], help="names, or all")
+    run.add_argument("--average", action="append", default=[], help="default: none, sma and swad")
+    run.add_argument("--trials", type=int, default=3)
+    run.add_argument("--first-trial", type=int, default=0)
+    run.add_argument("--test-domain", action="append", default=[])
+    run.add_argument("--steps", type=int)
+    run.add_argument("--records", type=int, default=5, help="evaluations per run, evenly spaced")
+    run.add_argument("--weights")
+    run.add_argument("-H", "--hparam", action="append", default=[], metavar="METHOD.NAME=VALUE")
+    run.add_argument("--workers", type=int, default=2, help="number of single-threaded processes")
+    run.add_argument("--output", type=Path, default=Path("averaging.jsonl"))
+    tables = commands.add_parser("tables")
+    tables.add_argument("--output", type=Path, default=Path("averaging.jsonl"))
+    tables.add_argument("--picture", type=Path)
+    options = parser.parse_args()
+    if options.command == "run":
+        run_all(options)
+    else:
+        print_tables(read_lines(options.output), options.picture)
+
+
+def run_all(options: argparse.Namespace) -> None:
+    methods = list(ALGORITHMS) if options.methods == ["all"] else options.methods
+    averages = options.average or [NONE, "sma", "swad"]
+    done = {line["key"] for line in read_lines(options.output)}
+    tasks = []
+    for trial in range(options.first_trial, options.first_trial + options.trials):
+        for test_domain in list_test_domains(options):
+            for method in methods:
+                settings = make_settings(options, method, trial, test_domain)
+                named = {
+                    **settings,
+                    "dataset": dataset_name(options.dataset),
+                    "weights": Path(options.weights or "").name,
+                }
+                key = json.dumps([named, sorted(averages), options.records], sort_keys=True)
+                if key not in done:
+                    tasks.append((key, settings, averages, options.records))
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=keep_freed_memory) as pool:
+        futures = [pool.submit(run_once, *task) for task in tasks]
+        for number, future in enumerate(as_completed(futures), start=1):
+            line = future.result()
+            with options.output.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            final = {name: round(each[-1]["test"], 3) for name, each in line["averages"].items()}
+            print(f"{number}/{len(tasks)} {line['method']} trial {line['trial']} {final}", file=sys.stderr, flush=True)
+
+
+def list_test_domains(options: argparse.Namespace) -> list[tuple[str, ...]]:
+    if options.test_domain:
+        return [(name,) for name in options.test_domain]
+    dataset = DatasetCache().build(RunConfig(dataset=options.dataset))
+    if any(domain.role for domain in dataset.domains):
+        return [()]
+    return [(name,) for name in dataset.domain_names]
+
+
+def make_settings(
+    options: argparse.Namespace, method: str, trial: int, test_domains: tuple[str, ...]
+) -> dict[str, Any]:
+    hparams = {}
+    for text in options.hparam:
+        name, _, value = text.partition("=")
+        owner, _, key = name.partition(".")
+        if owner == method:
+            hparams[key] = value
+    settings: dict[str, Any] = {
+        "dataset": options.dataset,
+        "algorithm": method,
+        "hparams": ALGORITHMS[method].Hparams.parse(hparams),
+        "trial_seed": trial,
+        "test_domains": test_domains,
+    }
+    if not dataset_name(options.dataset).startswith("silhouettes"):
+        scale = find_scale("cpu").get_settings("pacs")
+        settings |= {**scale, "dataset_options": {"image_size": scale["image_size"]}}
+        del settings["image_size"]
+    if options.steps is not None:
+        settings["steps"] = options.steps
+    if options.weights is not None:
+        settings["weights"] = options.weights
+    return settings
+
+
+_datasets = DatasetCache()
+
+
+def run_once(key: str, settings: dict[str, Any], names: Sequence[str], num_records: int) -> Line:
+    """Train one run and evaluate all averages of its weights `num_records` times."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig.of(**{**settings, "threads": 1, "device": "cpu", "output": Path(folder) / "run"})
+        trainer = Trainer(config, datasets=_datasets, on_step=lambda step, loss: follow(step))
+        averages: dict[str, WeightAverage] = {}
+        records: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+
+        def follow(step: int) -> None:
+            steps = trainer.config.steps
+            assert steps is not None
+            network = trainer.algorithm.network
+            if not averages:
+                averages.update({name: parse_average(name, network, steps) for name in names if name != NONE})
+            for average in averages.values():
+                average.update_(network, measure_loss)
+            # Rounded so that the last step is always among them.
+            if any(step == round(steps * (number + 1) / num_records) for number in range(num_records)):
+                for name in names:
+                    records[name].append(measure(name, step))
+
+        def measure_loss() -> float:
+            parts = (trainer.dataset, trainer.splits, trainer.roles, trainer.device, trainer.world)
+            return measure_holdout_loss(trainer.algorithm.predict, *parts)
+
+        def measure(name: str, step: int) -> dict[str, float]:
+            network = trainer.algorithm.network
+            if name != NONE:
+                trainer.algorithm.network = averages[name].averaged_network()
+            accuracy = evaluate(
+                *(trainer.algorithm, trainer.dataset, trainer.splits, trainer.roles, "selection"),
+                *(trainer.device, trainer.world),
+            )
+            trainer.algorithm.network = network
+            return {
+                "step": step,
+                "holdout": statistics.fmean(accuracy[domain]["holdout"] for domain in trainer.roles.train),
+                "test": statistics.fmean(accuracy[domain]["main"] for domain in trainer.roles.test),
+                **{domain: accuracy[domain]["main"] for domain in trainer.roles.test},
+            }
+
+        result = trainer.fit()
+    return {
+        "key": key,
+        "dataset": result.config.dataset_name,
+        "method": result.config.algorithm_name,
+        "trial": result.config.trial_seed,
+        "test_domains": list(result.config.test_domains),
+        "steps": result.config.steps,
+        "averages": records,
+    }
+
+
+def parse_average(name: str, network: Any, steps: int) -> WeightAverage:
+    kind, _, number = name.partition("@")
+    if kind == "sma":
+        start = max(1, round(float(number) * steps)) if number else default_sma_start(steps)
+        return build_average("sma", network, start=start)
+    if kind == "ema":
+        return build_average("ema", network, **({"decay": float(number)} if number else {}))
+    return build_average("swad", network, every=default_swad_every(steps), variant=number or "paper")
+
+
+def read_lines(file: Path) -> list[Line]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def select(records: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the record with the highest holdout accuracy, the earliest on a tie."""
+    return max(records, key=lambda record: record["holdout"])
+
+
+def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
+    groups: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line["dataset"], line["steps"]), []).append(line)
+    plotted = []
+    for (dataset, steps), group in groups.items():
+        names = list(dict.fromkeys(name for line in group for name in line["averages"]))
+        methods = list(dict.fromkeys(line["method"] for line in group))
+        rows = []
+        for method in methods:
+            own = [line for line in group if line["method"] == method]
+            base = average_trials(own, NONE)
+            cells = [format_points(list(base.values()))]
+            for name in names[1:]:
+                values = average_trials(own, name)
+                differences = [100 * (values[trial] - base[trial]) for trial in values]
+                estimate = estimate_mean(differences)
+                error = "" if estimate.error is None else f" ± {estimate.error:.1f}"
+                cells.append(f"{estimate.mean:+.1f}{error}" if differences else "")
+                plotted.append((dataset, steps, method, name, differences))
+            rows.append((method, str(len(base)), *cells))
+        print(f"\n{dataset}, {steps} steps\n")
+        print(format_markdown_table(("method", "trials", NONE, *(f"{name} - {NONE}" for name in names[1:])), rows))
+    if picture is not None:
+        draw(plotted, picture)
+
+
+def average_trials(lines: Sequence[Line], name: str) -> dict[int, float]:
+    """Return the mean test accuracy of each trial over its runs that evaluated this average."""
+    by_trial: dict[int, list[float]] = {}
+    for line in lines:
+        if name in line["averages"]:
+            by_trial.setdefault(line["trial"], []).append(select(line["averages"][name])["test"])
+    return {trial: statistics.fmean(values) for trial, values in by_trial.items()}
+
+
+def format_points(accuracies: Sequence[float]) -> str:
+    estimate = estimate_mean([100 * value for value in accuracies])
+    return f"{estimate.mean:.1f}" + ("" if estimate.error is None else f" ± {estimate.error:.1f}")
+
+
+def draw(plotted: Sequence[tuple[str, int, str, str, list[float]]], picture: Path) -> None:
+    """Draw one panel per dataset: the difference of each trial, a bar at the mean, one colour per average."""
+    panels = list(dict.fromkeys((dataset, steps) for dataset, steps, *_ in plotted))
+    heights = [len({method for d, s, method, *_ in plotted if (d, s) == panel}) for panel in panels]
+    figure, all_axes = plt.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 0.34 * max(heights) + 1.4), layout="constrained", squeeze=False
+    )
+    names = list(dict.fromkeys(name for *_, name, _ in plotted))
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        own = [each for each in plotted if each[:2] == panel]
+        methods = list(dict.fromkeys(method for *_, method, _, _ in own))[::-1]
+        for _, _, method, name, differences in own:
+            if not differences:
+                continue
+            place = methods.index(method) + 0.22 * (names.index(name) - (len(names) - 1) / 2)
+            colour = f"C{names.index(name)}"
+            axes.plot(differences, [place] * len(differences), "o", color=colour, markersize=4, alpha=0.5)
+            mean = statistics.fmean(differences)
+            label = name if method == methods[-1] else None
+            axes.plot([mean, mean], [place - 0.1, place + 0.1], color=colour, linewidth=2.5, label=label)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_title(f"{panel[0]}, {panel[1]} steps")
+        axes.set_xlabel("points gained over the run's own weights")
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="lower right", frameon=False)
+    figure.savefig(picture, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
