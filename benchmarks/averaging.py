@@ -81,7 +81,7 @@ def run_all(options: argparse.Namespace) -> None:
                     "dataset": dataset_name(options.dataset),
                     "weights": Path(options.weights or "").name,
                 }
-                key = json.dumps([named, sorted(averages), options.records], sort_keys=True)
+                key = json.dumps([{**settings, **places}, sorted(averages), options.records], sort_keys=True)
                 if key not in done:
                     tasks.append((key, settings, averages, options.records))
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=keep_freed_memory) as pool:

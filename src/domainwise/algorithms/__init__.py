@@ -8,6 +8,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
+from domainwise.algorithms.ermplusplus import ERMPlusPlus
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
 from domainwise.algorithms.irm import IRM
@@ -19,7 +20,9 @@ from domainwise.algorithms.mmd import MMD
 from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
+from domainwise.algorithms.sagm import SAGM
 from domainwise.algorithms.sagnet import SagNet
+from domainwise.algorithms.sam import SAM
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -43,6 +46,9 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "andmask": ANDMask,
     "gut": GUT,
     "ncdg": NCDG,
+    "ermplusplus": ERMPlusPlus,
+    "sam": SAM,
+    "sagm": SAGM,
 }
 
 __all__ = [
@@ -60,9 +66,12 @@ __all__ = [
     "MTL",
     "NCDG",
     "RSC",
+    "SAGM",
+    "SAM",
     "UAT",
     "ANDMask",
     "Algorithm",
+    "ERMPlusPlus",
     "GroupDRO",
     "Mixup",
     "SagNet",

@@ -1,7 +1,7 @@
 """The interface of all methods, and helpers to look at one batch per domain as one batch or domain by domain."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, cast
 
@@ -44,6 +44,8 @@ class Algorithm(nn.Module, ABC):
     min_domains: ClassVar[int] = 1
     # Whether every step of the network goes through `minimize_`, so that SAM can repeat it at other weights.
     supports_sharpness: ClassVar[bool] = False
+    # Settings of `RunConfig` that belong to the method; what a run sets itself takes precedence.
+    run_defaults: ClassVar[Mapping[str, Any]] = {}
     # Whether the method accesses the network's featurizer and classifier separately.
     needs_features: ClassVar[bool] = False
 
@@ -93,6 +95,11 @@ class Algorithm(nn.Module, ABC):
 
         Up to random draws. It is False for methods that compare the images of a batch, as each rank sees only its own.
         """
+        return False
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the method has not begun to train the whole network; learning-rate schedules wait for it."""
         return False
 
     @abstractmethod
@@ -170,19 +177,19 @@ class Algorithm(nn.Module, ABC):
 
     def get_extra_state(self) -> dict[str, Any]:
         return {
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self._optimizers().items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers().items()},
             "generator": None if self.generator is None else self.generator.get_state(),
             "updates": self.updates,
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        for name, optimizer in self._optimizers().items():
+        for name, optimizer in self.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
         self.updates = state["updates"]
 
-    def _optimizers(self) -> dict[str, Optimizer]:
+    def optimizers(self) -> dict[str, Optimizer]:
         """Return every attribute that is an optimizer, so that none can be missing from the state."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
 

@@ -20,6 +20,8 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "average",
+    "refit",
     "study",
     "reproduce",
     "demo",

@@ -47,13 +47,22 @@ def train(
     if markdown:
         print_table(("option", "default", "meaning"), list_run_settings(), is_markdown=True)
         return
+    pairs = settings.pop("hparams")
+    config = RunConfig.of(**settings)
+    run_training(dataclasses.replace(config, hparams=config.algorithm_class().Hparams.parse(pairs)), quiet)
+
+
+def run_training(config: RunConfig, quiet: bool, **placement: Any) -> None:
+    """Train a run with a progress bar.
+
+    Args:
+        placement: settings for where and how it computes.
+    """
     from domainwise import training
     from domainwise.training.device import keep_freed_memory
     from domainwise.training.distributed import is_distributed, watch_interrupt
 
-    pairs = settings.pop("hparams")
-    config = RunConfig.of(**settings)
-    config = dataclasses.replace(config, hparams=config.algorithm_class().Hparams.parse(pairs))
+    config = dataclasses.replace(config, **placement)
     keep_freed_memory()
     console = make_console(quiet)
     with watch_interrupt() if is_distributed() else interruptible() as is_interrupted, _TrainProgress(console) as bar:

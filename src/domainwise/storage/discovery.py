@@ -93,7 +93,7 @@ class StoredRun:
         if self.is_domainbed or self.status.state != "done":
             return None
         steps = self.config["config"].get("steps")
-        return steps - 1 if isinstance(steps, int) else None
+        return RunFolder(self.path).find_last_step(steps) if isinstance(steps, int) else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
     start.safetensors    the network before the first update, if it was asked for
     perturbations/       the perturbation at every record, if it was asked for
     checkpoint.pt        everything training needs to resume; written last
-    done                 empty; the run is complete
+    done                 the run is complete; the last step, if training ended before its number of steps
     failed.txt           why the run failed in a sweep
     stopped.json         when and why a race stopped the run early
 
@@ -95,7 +95,7 @@ class RunFolder:
             return True
 
     def has_weights(self, which: Which) -> bool:
-        return self._weights_file(which).exists()
+        return self.weights_file(which).exists()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -169,12 +169,12 @@ class RunFolder:
         write_json_lines(self.records_file, records)
 
     def write_weights(self, which: Which, state: "Mapping[str, Tensor]") -> None:
-        _write_tensors(self._weights_file(which), state)
+        _write_tensors(self.weights_file(which), state)
 
     def read_weights(self, which: Which) -> "dict[str, Tensor]":
         if not self.has_weights(which):
             raise DomainwiseError(f"the run in {self.path} has no {which}.safetensors yet")
-        return _read_tensors(self._weights_file(which))
+        return _read_tensors(self.weights_file(which))
 
     def write_perturbation(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
         """Keep the perturbation that the record of `step` describes."""
@@ -209,8 +209,19 @@ class RunFolder:
             ) from error
         return checkpoint
 
-    def write_done(self) -> None:
-        write_atomic(self.done_file, b"")
+    def write_done(self, last_step: int | None = None) -> None:
+        """Mark the run as complete.
+
+        Args:
+            last_step: the step of its last record, if that is not the last of the planned steps.
+        """
+        write_atomic(self.done_file, b"" if last_step is None else str(last_step).encode())
+
+    def find_last_step(self, steps: int) -> int:
+        """Return the step of the last record of a complete run that was planned with this many steps."""
+        with suppress(OSError, ValueError):
+            return int(self.done_file.read_text())
+        return steps - 1
 
     def write_failure(self, error: str) -> None:
         """Record why the run failed."""
@@ -267,7 +278,7 @@ class RunFolder:
             if name in files:
                 write_atomic(self.path / name, files[name])
 
-    def _weights_file(self, which: Which) -> Path:
+    def weights_file(self, which: Which) -> Path:
         return self.path / f"{which}.safetensors"
 
 

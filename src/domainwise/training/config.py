@@ -26,6 +26,7 @@ Precision = Literal["fp32", "bf16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 AverageName = Literal["sma", "ema", "swad"]
+LrSchedule = Literal["constant", "plateau"]
 
 
 def setting(
@@ -125,6 +126,13 @@ class RunConfig:
     )
     batch_size: int | None = setting(None, "Batch size per domain.", low=1, is_shared=True)
     dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
+    lr_schedule: LrSchedule | None = setting(
+        None,
+        "Learning rate: `constant` (default) or `plateau` (divided by 10 when the holdout loss has not fallen for two "
+        "records; the third time ends training).",
+        choices=LrSchedule,
+        is_shared=True,
+    )
     average: AverageName | None = setting(
         None,
         "Evaluate, select and keep an average of the weights: `sma`, `ema` or `swad`. Training does not change.",
@@ -179,6 +187,14 @@ class RunConfig:
         None, "Also log records to tensorboard, wandb or mlflow.", choices=LoggerName, is_identity=False
     )
     keep_perturbations: bool = setting(False, "Save the perturbation at every record.", is_identity=False)
+    refit: str | Path | None = setting(
+        None,
+        "Run whose learning rates are repeated on all images of the training domains, holdouts included.",
+        is_option=False,
+    )
+    soup: str | None = setting(
+        None, "How the weights were averaged from those of other runs, by `domainwise average`.", is_option=False
+    )
     stop_after: int | None = setting(
         None, "Pause after this many updates; the run can resume.", low=1, is_identity=False, is_option=False
     )
@@ -195,7 +211,8 @@ class RunConfig:
         self.algorithm_class().Hparams.build(**self.hparams)
         if self.network is not None:
             self.network_builder()
-        registry.check_average(self.average, self.average_options)
+        average = self.average or self.algorithm_class().run_defaults.get("average")
+        registry.check_average(average, self.average_options)
         if self.sam and self.sagm:
             raise DomainwiseError("--sam and --sagm exclude each other")
 
@@ -244,6 +261,7 @@ class RunConfig:
         values["algorithm"] = registry.import_path(self.algorithm)
         values["network"] = None if self.network is None else registry.import_path(self.network)
         values["weights"] = registry.identify_weights(self.weights)
+        values["refit"] = None if self.refit is None else Path(self.refit).resolve().name
         values["hparams"] = dict(self.hparams)
         values["dataset_options"] = dict(self.dataset_options)
         values["average_options"] = dict(self.average_options)
@@ -277,7 +295,7 @@ OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if
 # Settings that older runs do not have. Their defaults are what these runs did.
 _NEWER = (
     *("attack_radius", "average", "average_options", "sam", "sagm", "sam_radius", "sagm_alpha"),
-    *("probe_steps", "probe_lr", "shared_start"),
+    *("probe_steps", "probe_lr", "shared_start", "lr_schedule", "refit", "soup"),
 )
 
 

@@ -20,7 +20,7 @@ from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
 from domainwise.storage.run_folder import Record, RunFolder, Which
 from domainwise.training.config import RunConfig
-from domainwise.training.registry import AnyDataset, build_dataset
+from domainwise.training.registry import AnyDataset, DatasetCache
 
 
 def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> dict[str, Any]:
@@ -59,6 +59,35 @@ def _build_sharpness(config: RunConfig) -> Sharpness | None:
     return Sharpness(config.sam_radius) if config.sam else None
 
 
+def make_refit_config(
+    run: str | Path, output: str | Path, *, dataset: AnyDataset | None = None, weights: str | Path | None = None
+) -> RunConfig:
+    """Return the config that trains a finished run again on all images of its training domains.
+
+    Args:
+        output: folder of the new run.
+        dataset, weights: the run's own, if they are files.
+    """
+    folder = RunFolder(run)
+    if not folder.is_done:
+        raise DomainwiseError(f"the run in {folder.path} is not finished; resume it first")
+    settings = folder.read_config()["config"]
+    settings["dataset"] = _require_dataset(folder, settings, dataset)
+    if weights is not None:
+        settings["weights"] = weights
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    return RunConfig.of(**{**settings, "refit": folder.path, "output": output})
+
+
+def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: AnyDataset | None) -> AnyDataset:
+    """Return the dataset of a run, which must be given if it is not a built-in one."""
+    if dataset is None and settings.get("dataset") not in DATASETS:
+        raise DomainwiseError(
+            f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"
+        )
+    return str(settings["dataset"]) if dataset is None else dataset
+
+
 def load_algorithm(
     run: str | Path, *, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
 ) -> Algorithm:
@@ -69,7 +98,7 @@ def load_algorithm(
             nothing that its config names is imported automatically.
     """
     folder = RunFolder(run)
-    restored = _rebuild(folder, algorithm, network)
+    restored = rebuild_algorithm(folder.path, algorithm, network)
     checkpoint = folder.read_checkpoint()
     if checkpoint is None:
         raise DomainwiseError(f"the run in {folder.path} has no checkpoint yet")
@@ -94,12 +123,16 @@ def load_model(
     if which not in get_args(Which):
         raise unknown_choice("which", which, get_args(Which))
     folder = RunFolder(run)
-    model = _rebuild(folder, algorithm, network).network
+    model = rebuild_algorithm(folder.path, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)
     return model.eval()
 
 
-def _rebuild(folder: RunFolder, algorithm: type[Algorithm] | None, network: NetworkBuilder | None) -> Algorithm:
+def rebuild_algorithm(
+    run: str | Path, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
+) -> Algorithm:
+    """Build the algorithm of a run with fresh weights; arguments as for `load_algorithm`."""
+    folder = RunFolder(run)
     stored = folder.read_config()
     # The data itself is not needed, and may not be available.
     settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
@@ -165,6 +198,7 @@ def open_run(
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
     on_data: OnProgress = ignore_progress,
+    datasets: DatasetCache | None = None,
 ) -> OpenRun:
     """Open the run in `path` with the same images that it was trained and tested on.
 
@@ -172,17 +206,17 @@ def open_run(
         dataset: the folder, file or builder of the images, if the run did not use a built-in dataset. A run folder may
             come from anywhere, so nothing that its config names is imported automatically.
         data_dir: folder that contains the built-in datasets.
+        datasets: where the dataset comes from; share one between consecutive calls to build their data once.
     """
     folder = RunFolder(path)
     stored = folder.read_config()
     settings = stored["config"]
-    if dataset is None and settings.get("dataset") not in DATASETS:
-        raise DomainwiseError(
-            f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"
-        )
-    source = settings["dataset"] if dataset is None else dataset
+    source = _require_dataset(folder, settings, dataset)
     seed = settings["trial_seed"]
-    data = build_dataset(source, settings["dataset_options"], seed=seed, data_dir=data_dir, on_progress=on_data)
+    config = RunConfig(
+        dataset=source, dataset_options=settings["dataset_options"], trial_seed=seed, data_dir=data_dir, algorithm="erm"
+    )
+    data = (datasets or DatasetCache()).build(config, on_data)
     parts = assign_roles(data, settings["train_domains"], settings["test_domains"])
     splits = split_domains(data, seed)
     facts = describe_data(data, parts, splits)

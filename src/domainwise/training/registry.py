@@ -159,6 +159,7 @@ class DatasetCache:
 def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
     """Fill in everything left open: the dataset's defaults and every hyperparameter."""
     parts = assign_roles(dataset, config.train_domains, config.test_domains)
+    config = _apply_run_defaults(config)
     hparams_class = config.algorithm_class().Hparams
     defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.fields()}
     hparams = hparams_class.build(defaults, **config.hparams)
@@ -180,11 +181,25 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
     return dataclasses.replace(resolved, average_options=_resolve_average_options(resolved)), parts
 
 
+def _apply_run_defaults(config: RunConfig) -> RunConfig:
+    """Fill in the settings that belong to the method."""
+    defaults = {**config.algorithm_class().run_defaults, "batch_norm": None}  # only backbones have that choice
+    if config.average is not None:
+        defaults.pop("average_options", None)
+    elif "average" in defaults and config.average_options:
+        defaults["average_options"] = {**defaults["average_options"], **config.average_options}
+    return dataclasses.replace(config, **{name: value for name, value in defaults.items() if not getattr(config, name)})
+
+
 def _resolve_average_options(config: RunConfig) -> dict[str, Any]:
     """Return the options of the average, with defaults that fit the number of steps."""
     if config.average is None:
         return {}
     assert config.steps is not None
+    if config.algorithm_class().run_defaults.get("average_options") == config.average_options:
+        # The method's own start may come too late for a short run.
+        start = min(config.average_options["start"], default_sma_start(config.steps))
+        return {**config.average_options, "start": start}
     fitting = {"sma": {"start": default_sma_start(config.steps)}, "swad": {"every": default_swad_every(config.steps)}}
     return {**average_options(config.average), **fitting.get(config.average, {}), **config.average_options}
 
@@ -239,7 +254,8 @@ def _resolve_weights(
         return config.weights, config.batch_norm
     default = "pretrained" if network.startswith(TIMM) and dataset.weights != "none" else dataset.weights
     weights = config.weights or default
-    return weights, config.batch_norm or ("live" if weights == "none" else "frozen")
+    default_batch_norm = config.algorithm_class().run_defaults.get("batch_norm")
+    return weights, config.batch_norm or default_batch_norm or ("live" if weights == "none" else "frozen")
 
 
 def _look_up(

@@ -35,6 +35,7 @@ from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.loading import build_algorithm, describe_data
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
+from domainwise.training.schedule import PlateauSchedule, read_factors, scale_lr_
 from domainwise.training.tracking import check_logger, track_run
 
 OnStart = Callable[[RunConfig, int], None]
@@ -95,6 +96,7 @@ class Trainer:
         self.measurements: list[dict[str, float]] = []
         self.records: list[Record] = []
         self.best_score = -1.0
+        self.schedule: PlateauSchedule | None = None
 
     def fit(self) -> RunResult:
         """Train from the start or from the newest checkpoint, and return the result."""
@@ -140,6 +142,10 @@ class Trainer:
                 f"batch size {batch_size} is not divisible by {processes} processes; choose a multiple of {processes}"
             )
         splits = split_domains(self.dataset, self.config.trial_seed)
+        if self.config.refit is not None:
+            for name in self.roles.train:
+                everything = torch.cat([splits[name].holdout, splits[name].main])
+                splits[name] = Split(main=everything, holdout=everything[:0])
         for name in self.roles.train:
             count = len(splits[name].main)
             if count < batch_size:
@@ -158,6 +164,11 @@ class Trainer:
         if checkpoint is None:
             self._prepare_start()
         self.average = self._build_average()
+        if self.config.refit is not None:
+            self.factors = read_factors(RunFolder(self.config.refit).read_records())
+        elif self.config.lr_schedule == "plateau":
+            self._require_holdouts("lr_schedule plateau")
+            self.schedule = PlateauSchedule()
         if checkpoint is not None:
             self._restore(checkpoint)
 
@@ -178,9 +189,13 @@ class Trainer:
     def _build_average(self) -> WeightAverage | None:
         if self.config.average is None:
             return None
-        if self.config.average == "swad" and not any(len(self.splits[name].holdout) for name in self.roles.train):
-            raise DomainwiseError("swad follows the loss on the training domains' holdouts, but these have no images")
+        if self.config.average == "swad":
+            self._require_holdouts("swad")
         return build_average(self.config.average, self.algorithm.network, **self.config.average_options)
+
+    def _require_holdouts(self, what: str) -> None:
+        if not any(len(self.splits[name].holdout) for name in self.roles.train):
+            raise DomainwiseError(f"{what} needs holdout images of the training domains, and there are none")
 
     def _measure_loss(self) -> float:
         return measure_holdout_loss(
@@ -207,8 +222,10 @@ class Trainer:
             for caveat in (*caveats, *_snapshot_caveats(self.algorithm, self.config)):
                 warnings.warn(caveat, stacklevel=3)
         first_step, start = self.step, time.perf_counter()
-        while self.step < last_step:
+        while self.step < last_step and self.lr_factor > 0:
             batches = self._draw_batches()
+            if self.lr_factor != 1:
+                scale_lr_(self.algorithm, self.lr_factor)
             with precision, self.world.seed_per_rank(self.generators["method"], self.seeds.method, self.step):
                 if self.config.seeding == "common":
                     self.algorithm.dropout_seed = seed_hash(self.seeds.dropout, self.step, self.world.rank)
@@ -237,12 +254,12 @@ class Trainer:
                     self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
         with self.world.synchronize_errors():
-            if self.step < steps:
+            if self.step < steps and self.lr_factor > 0:
                 # Right after a record, everything is saved already.
                 if self.measurements:
                     self._save()
             elif self.world.is_main:
-                self.folder.write_done()
+                self.folder.write_done(None if self.step == steps else self.step - 1)
 
     def _average_over_ranks(self, measurement: dict[str, float]) -> tuple[dict[str, float], Callable[[], bool]]:
         """Return the mean measurement, and whether any rank should stop: one message for both."""
@@ -270,6 +287,7 @@ class Trainer:
                 *(self.device, self.world, self.config.attack_radius),
             )
             weights = self.algorithm.network.state_dict()
+            learning_rate = self._adjust_learning_rate()
         record = {
             "schema": SCHEMA,
             "step": self.step - 1,
@@ -288,13 +306,16 @@ class Trainer:
             },
             "accuracy": accuracy,
             **_average_measurements(self.measurements),
+            **learning_rate,
             "seconds_per_step": seconds_per_step,
             **self.algorithm.describe(),
         }
         self.records.append(record)
         self.measurements.clear()
         score = selection_score(record)
-        is_best, self.best_score = score > self.best_score, max(score, self.best_score)
+        # Without holdouts there is nothing to select by, and the newest model is the best.
+        is_best = score > self.best_score or self.config.refit is not None
+        self.best_score = max(score, self.best_score)
         if self.world.is_main:
             self.folder.write_records(self.records)
             if is_best:
@@ -304,6 +325,22 @@ class Trainer:
                 self.folder.write_perturbation(self.step - 1, tensors)
             self._save()
         return record
+
+    @property
+    def lr_factor(self) -> float:
+        """What the method's learning rates are multiplied by; 0 ends training."""
+        return float(self.records[-1].get("lr_factor", 1.0)) if self.records else 1.0
+
+    def _adjust_learning_rate(self) -> dict[str, float]:
+        """Return what a record says about the learning rate of the updates after it; nothing if it is constant."""
+        if self.config.refit is not None:
+            return {"lr_factor": self.factors[self.step - 1]} if self.step - 1 in self.factors else {}
+        if self.schedule is None:
+            return {}
+        loss = self._measure_loss()
+        if not self.algorithm.is_warming_up:
+            self.schedule.step(loss)
+        return {"holdout_loss": loss, "lr_factor": self.schedule.factor}
 
     def _save(self) -> None:
         if self.world.is_main:
@@ -315,6 +352,7 @@ class Trainer:
                     "best": self.best_score,
                     "algorithm": self.algorithm.state_dict(),
                     "average": None if self.average is None else self.average.state_dict(),
+                    "schedule": None if self.schedule is None else self.schedule.state_dict(),
                     "generators": {name: each.get_state() for name, each in self.generators.items()},
                     "random": get_random_state(self.device),
                 }
@@ -327,6 +365,8 @@ class Trainer:
             self.algorithm.load_state_dict(checkpoint["algorithm"])
             if self.average is not None:
                 self.average.load_state_dict(checkpoint["average"])
+            if self.schedule is not None:
+                self.schedule.load_state_dict(checkpoint["schedule"])
             # Before there were common random numbers, a run had a single generator.
             states = checkpoint.get("generators") or dict.fromkeys(self.generators, checkpoint["generator"])
             for name, generator in self.generators.items():
@@ -348,7 +388,7 @@ class Trainer:
 
     def _read_complete_records(self) -> list[Record]:
         """Return the records of a run that its folder calls done, or of one that has paused."""
-        records, last_step = self.folder.read_records(), self._setting("steps") - 1
+        records, last_step = self.folder.read_records(), self.folder.find_last_step(self._setting("steps"))
         if self.folder.is_done and (not records or records[-1]["step"] != last_step):
             raise DomainwiseError(
                 f"the run is done, but {self.folder.records_file} does not reach its last step, {last_step}; "

@@ -1,0 +1,260 @@
+"""Averages the models of a sweep (DiWA, Rame et al. 2022), or a run with its start (WiSE-FT, Wortsman et al. 2022).
+
+Every average is written as a run folder of its own, so that it can be loaded, reported and explained like any run.
+Choices are made on the training domains' holdouts; the test domain is only measured.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from domainwise.algorithms import Algorithm
+from domainwise.averaging import average_states, interpolate_states, select_greedily
+from domainwise.data.paths import OnProgress, ignore_progress
+from domainwise.errors import DomainwiseError
+from domainwise.selection.score import selection_score
+from domainwise.storage.discovery import discover
+from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
+from domainwise.storage.sweep_folder import PLAN_FILE
+from domainwise.training.device import pick_device
+from domainwise.training.distributed import World
+from domainwise.training.evaluation import evaluate
+from domainwise.training.loading import OpenRun, open_run, rebuild_algorithm
+from domainwise.training.registry import AnyDataset, DatasetCache
+
+Rule = Literal["uniform", "greedy", "interpolated"]
+State = Mapping[str, Tensor]
+# The settings that the members of an average have in common.
+_GROUP_SETTINGS = ("dataset", "train_domains", "test_domains", "trial_seed", "network", "batch_norm", "dataset_options")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run that an average may be made of.
+
+    Args:
+        settings: the `RunConfig` settings in its config.json.
+        record: the record of its best model.
+    """
+
+    folder: RunFolder
+    settings: Mapping[str, Any]
+    record: Record
+
+
+@dataclass(frozen=True)
+class Soup:
+    """An average of models, and what it is compared with.
+
+    Args:
+        folder: where it was written.
+        members: names of the runs whose weights were averaged.
+        num_candidates: number of runs that could have been.
+        record: its accuracies.
+        best: the record of the best single run, by the training domains' holdouts.
+    """
+
+    rule: Rule
+    folder: Path
+    members: tuple[str, ...]
+    num_candidates: int
+    record: Record
+    best: Record
+
+
+def average_sweep(
+    sweep: str | Path,
+    output: str | Path | None = None,
+    *,
+    rules: Sequence[Rule] = ("uniform", "greedy"),
+    across_methods: bool = False,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    on_data: OnProgress = ignore_progress,
+    on_soup: Callable[[Soup], None] = lambda soup: None,
+) -> list[Soup]:
+    """Average the finished runs of a sweep that share their start: per method, test domain and trial.
+
+    Averages that exist already are not computed again.
+
+    Args:
+        sweep: folder of the sweep, or any folder with runs below it.
+        output: folder for the averages (default: the sweep's name with `-averages`).
+        rules: `uniform` averages all runs; `greedy` adds them in the order of their holdout accuracy, and keeps those
+            that do not lower that of the average.
+        across_methods: average over methods as well.
+        dataset: the runs' own dataset, if it is not a built-in one.
+        data_dir: folder of the built-in datasets.
+        on_soup: called with each average.
+    """
+    sweep = Path(sweep)
+    output = sweep.with_name(f"{sweep.resolve().name}-averages") if output is None else Path(output)
+    groups = [members for members in _group_members(sweep, across_methods) if len(members) > 1]
+    if not groups:
+        raise DomainwiseError(f"nothing to average in {sweep}: no two finished runs share method, domains and trial")
+    for members in groups:
+        _check_shared_start(members)
+    datasets = DatasetCache()
+    soups = []
+    for members in groups:
+        kitchen = _Kitchen(members[0], dataset, data_dir, pick_device(device), on_data, datasets)
+        for rule in rules:
+            soup = kitchen.cook(members, rule, output)
+            soups.append(soup)
+            on_soup(soup)
+    return soups
+
+
+def interpolate_run(
+    run: str | Path,
+    alpha: float,
+    output: str | Path | None = None,
+    *,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    on_data: OnProgress = ignore_progress,
+) -> Soup:
+    """Write (1 - alpha) times the initial weights of a run plus alpha times its best ones (WiSE-FT)."""
+    if not 0 <= alpha <= 1:
+        raise DomainwiseError(f"alpha must be at least 0 and at most 1, got {alpha}")
+    member = _read_member(RunFolder(run))
+    if not member.folder.has_weights("start"):
+        raise DomainwiseError(f"{run} has no initial weights; train it with --shared-start")
+    path = member.folder.path.resolve()
+    if output is None:
+        # What is written into the folder of a sweep would be taken for one of its runs.
+        parent = (
+            path.parent.with_name(f"{path.parent.name}-averages") if (path.parent / PLAN_FILE).exists() else path.parent
+        )
+        output = parent / f"{path.name}-alpha{alpha:g}"
+    kitchen = _Kitchen(member, dataset, data_dir, pick_device(device), on_data, DatasetCache())
+    state = interpolate_states(member.folder.read_weights("start"), member.folder.read_weights("best"), alpha)
+    return kitchen.serve("interpolated", Path(output), state, [member], 1, {"alpha": alpha})
+
+
+class _Kitchen:
+    """Evaluates averages on the data of a run, and writes them as if they were that run with other weights."""
+
+    def __init__(
+        self,
+        member: Member,
+        dataset: AnyDataset | None,
+        data_dir: str | Path | None,
+        device: torch.device,
+        on_data: OnProgress,
+        datasets: DatasetCache,
+    ) -> None:
+        self.member = member
+        self.device = device
+        self.run: OpenRun = open_run(
+            member.folder.path, dataset=dataset, data_dir=data_dir, on_data=on_data, datasets=datasets
+        )
+        self.algorithm: Algorithm = rebuild_algorithm(member.folder.path).to(device).eval()
+
+    def cook(self, members: Sequence[Member], rule: Rule, output: Path) -> Soup:
+        first = members[0]
+        folder = output / f"{first.folder.path.name}-{rule}"
+        ordered = sorted(members, key=lambda member: -selection_score(member.record))
+        stored = _read_finished(folder)
+        if stored is not None:
+            names = tuple(stored["soup"]["members"])
+            return Soup(rule, folder, names, len(members), stored, ordered[0].record)
+        states = [member.folder.read_weights("best") for member in ordered]
+        chosen = list(range(len(states)))
+        if rule == "greedy":
+            chosen, _ = select_greedily(states, lambda state: selection_score(self._measure(state)))
+        mean = average_states([states[index] for index in chosen])
+        return self.serve(rule, folder, mean, [ordered[index] for index in chosen], len(members), {}, ordered[0])
+
+    def serve(
+        self,
+        rule: Rule,
+        output: Path,
+        state: State,
+        members: Sequence[Member],
+        num_candidates: int,
+        facts: Mapping[str, float],
+        best: Member | None = None,
+    ) -> Soup:
+        """Measure an average, write it as a run folder, and return it."""
+        names = tuple(member.folder.path.name for member in members)
+        model = self.member
+        record = {
+            **{key: value for key, value in model.record.items() if key in _KEPT},
+            **self._measure(state),
+            "schema": SCHEMA,
+            "step": int(model.settings["steps"]) - 1,
+            "hparams_seed": 0,
+            "soup": {"rule": rule, "members": list(names), **facts},
+        }
+        folder = RunFolder(output)
+        folder.create()
+        stored = model.folder.read_config()
+        label = " ".join([rule, *(f"{value:g}" for value in facts.values())])
+        identity = {**stored["config"], "hparams_seed": 0, "soup": label}
+        folder.claim(identity, stored["data"])
+        folder.write_weights("best", state)
+        folder.write_weights("last", state)
+        folder.write_records([record])
+        folder.write_done()
+        return Soup(rule, output, names, num_candidates, record, (best or members[0]).record)
+
+    def _measure(self, state: State) -> Record:
+        self.algorithm.network.load_state_dict(state)
+        run = self.run
+        accuracy = evaluate(
+            *(self.algorithm, run.dataset, run.splits, run.roles, "selection", self.device, World()),
+        )
+        names = {"train_domains": run.roles.train, "validation_domains": run.roles.validation}
+        return {**names, "test_domains": run.roles.test, "accuracy": accuracy}
+
+
+_KEPT = ("dataset", "algorithm", "trial_seed", "roles", "hparams")
+
+
+def _read_finished(folder: Path) -> Record | None:
+    stored = RunFolder(folder)
+    return stored.read_records()[-1] if stored.is_done else None
+
+
+def _group_members(sweep: Path, across_methods: bool) -> Iterator[list[Member]]:
+    groups: dict[str, list[Member]] = {}
+    for stored in discover([sweep]).runs:
+        if stored.is_domainbed or stored.status.state != "done":
+            continue
+        member = _read_member(RunFolder(stored.path))
+        if member.settings.get("soup") is not None:
+            continue
+        names = _GROUP_SETTINGS if across_methods else (*_GROUP_SETTINGS, "algorithm")
+        groups.setdefault(repr([member.settings.get(name) for name in names]), []).append(member)
+    for members in groups.values():
+        yield sorted(members, key=lambda member: member.settings["hparams_seed"])
+
+
+def _read_member(folder: RunFolder) -> Member:
+    records = folder.read_records()
+    if not records:
+        raise DomainwiseError(f"the run in {folder.path} has no records yet")
+    # `max` returns the first of equals, as training does.
+    return Member(folder, folder.read_config()["config"], max(records, key=selection_score))
+
+
+def _check_shared_start(members: Sequence[Member]) -> None:
+    hashes = {}
+    for member in members:
+        if not member.folder.has_weights("start"):
+            raise DomainwiseError(f"{member.folder.path} has no initial weights; train the sweep with --shared-start")
+        hashes[sha256(member.folder.weights_file("start").read_bytes()).hexdigest()] = member.folder.path
+    if len(hashes) > 1:
+        one, other = list(hashes.values())[:2]
+        raise DomainwiseError(
+            f"{one} and {other} began with different weights, so their average is meaningless; train the sweep with "
+            "--shared-start"
+        )
