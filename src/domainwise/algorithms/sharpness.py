@@ -57,6 +57,7 @@ class Sharpness:
         if generator is not None and draws is not None:
             generator.set_state(draws)
         algorithm.seed_dropout_()
+        torch.clear_autocast_cache()  # it holds the weights before the climb
         optimizer.zero_grad()
         compute()[0].backward()
 
