@@ -8,6 +8,7 @@ from domainwise.reports.cells import Grid, Row, select_results
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import Runs
 from domainwise.selection.statistics import pluralize
+from domainwise.storage.discovery import BackboneSettings
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
@@ -31,11 +32,30 @@ def describe_selection(selection: str) -> str:
 
 def describe_runs(frame: pl.DataFrame, selection: str, planned: Sequence[RunStatus]) -> str:
     """Return how many runs a table is based on, and how many planned ones are missing."""
-    used = frame if selection == "leave_one_out" else frame.filter("is_result")
+    used = _filter_used(frame, selection)
     text = f"Based on {pluralize(used['run'].n_unique(), 'run')} ({pluralize(used['trial'].n_unique(), 'trial')})."
     states = [status.state for status in planned]
     counts = [f"{states.count(state)} {state}" for state in OPEN_STATES if state in states]
     return f"{text} Of {pluralize(len(states), 'planned run')}: {', '.join(counts)}." if counts else text
+
+
+def describe_backbones(
+    frame: pl.DataFrame, selection: str, backbones: Mapping[str, BackboneSettings], grid: Grid
+) -> str:
+    """Return the backbone and its batch norm mode, by method if they differ; empty if no run recorded them."""
+    methods: dict[str, set[str]] = {}
+    pairs = _filter_used(frame, selection).select("algorithm", "run").unique(maintain_order=True)
+    for algorithm, run in pairs.iter_rows():
+        methods.setdefault(str(backbones.get(run, "unknown")), set()).add(algorithm)
+    if set(methods) <= {"unknown"}:
+        return ""
+    if len(methods) == 1:
+        return f"Backbone: {next(iter(methods))}."
+    parts = (
+        f"{backbone} for {', '.join(name for name in grid.algorithms if name in names)}"
+        for backbone, names in methods.items()
+    )
+    return f"Backbones: {'; '.join(parts)}."
 
 
 def describe_races(planned: Mapping[PlannedRun, RunStatus]) -> str:
@@ -132,6 +152,10 @@ def explain_missing(
         return _explain_leave_one_out(rows, results, domain)
     column, reason = _REQUIRED[selection]
     return reason if results[column].is_null().all() else "no record is complete"
+
+
+def _filter_used(frame: pl.DataFrame, selection: str) -> pl.DataFrame:
+    return frame if selection == "leave_one_out" else frame.filter("is_result")
 
 
 def _format_open_runs(planned: Sequence[RunStatus]) -> str:

@@ -53,6 +53,7 @@ def build_dataset_table(
         footnotes.describe_selection(selection),
         footnotes.describe_draws(selected, grid),
         footnotes.describe_races(planned),
+        footnotes.describe_backbones(frame, selection, runs.backbones, grid),
         footnotes.describe_errors(rows),
         *(EXTRA_COLUMNS[kind] for kind in extras),
         *footnotes.format_reasons(footnotes.collect_reasons(rows, grid.domains), grid),

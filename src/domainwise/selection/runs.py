@@ -1,7 +1,7 @@
 """Reads folders into one frame of all their records, and into what a sweep is still missing."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import polars as pl
 
 from domainwise.errors import DomainwiseError
 from domainwise.selection.frame import Row, frame_from_rows, record_rows
-from domainwise.storage.discovery import StoredRun, discover
+from domainwise.storage.discovery import BackboneSettings, StoredRun, discover
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun
+
+_MAX_FOLDERS = 3
 
 
 class DuplicateRuns(DomainwiseError):
@@ -29,6 +31,7 @@ class Runs:
         stored: every run folder, also those that are not in the frame.
         notes: one line per thing that is missing from the frame, for the reader of a table.
         is_sequential: whether a sweep has added trials until its claims were decided.
+        backbones: by run, for those in the frame that recorded theirs.
     """
 
     frame: pl.DataFrame
@@ -36,6 +39,7 @@ class Runs:
     stored: tuple[StoredRun, ...] = ()
     notes: tuple[str, ...] = ()
     is_sequential: bool = False
+    backbones: Mapping[str, BackboneSettings] = field(default_factory=dict)
 
 
 def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicates: bool = False) -> Runs:
@@ -56,13 +60,14 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
     if len(reader.seedings) > 1:
         counts = ", ".join(f"{count} {seeding}" for seeding, count in sorted(reader.seedings.items()))
         reader.notes.append(f"runs have different seedings ({counts}), so their methods did not see the same batches")
+    reader.notes += _describe_mixtures(frame, reader.backbones)
     if not keep_duplicates:
         check_no_duplicates(frame)
     planned = {
         run: RunFolder(run.folder).read_stored_status() for sweep in discovery.sweeps for run in sweep.read_plan()
     }
     is_sequential = any(each.read_spec().get("until_decided") for each in discovery.sweeps if each.spec_file.is_file())
-    return Runs(frame, planned, tuple(discovery.runs), reader.all_notes(), is_sequential)
+    return Runs(frame, planned, tuple(discovery.runs), reader.all_notes(), is_sequential, reader.backbones)
 
 
 @dataclass
@@ -70,6 +75,7 @@ class _Reader:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seedings: Counter[str] = field(default_factory=Counter)
+    backbones: dict[str, BackboneSettings] = field(default_factory=dict)
     skipped: int = 0
     failed: int = 0
 
@@ -100,6 +106,9 @@ class _Reader:
             return
         self.rows += [row for step in rows.values() for row in step]
         self.seedings[run.seeding] += 1
+        backbone = run.find_backbone(records)
+        if records and backbone is not None:
+            self.backbones[str(run.path)] = backbone
         if is_truncated:
             self.notes.append(f"{run.records_file}: ignored an incomplete last line")
         if not records:
@@ -127,6 +136,39 @@ def _read_facts(run: StoredRun) -> dict[str, Any]:
         "holdout_sizes": [size // 4 for size in sizes] if isinstance(sizes, list) else [],
         "steps": steps if isinstance(steps, int) else None,
     }
+
+
+def _describe_mixtures(frame: pl.DataFrame, backbones: Mapping[str, BackboneSettings]) -> list[str]:
+    """Return one line per dataset whose runs differ in backbone or batch norm mode, with the methods of each."""
+    datasets: dict[str, dict[BackboneSettings, dict[Path, str]]] = {}
+    for dataset, algorithm, run in frame.select("dataset", "algorithm", "run").unique(maintain_order=True).iter_rows():
+        if run in backbones:
+            datasets.setdefault(dataset, {}).setdefault(backbones[run], {})[Path(run)] = algorithm
+    return [
+        f"runs on {dataset} have different {_name_differences(groups)}, so their numbers are not comparable: "
+        + "; ".join(
+            f"{', '.join(dict.fromkeys(methods.values()))} in {_list_folders(methods, groups)} with {backbone}"
+            for backbone, methods in groups.items()
+        )
+        for dataset, groups in datasets.items()
+        if len(groups) > 1
+    ]
+
+
+def _name_differences(backbones: Collection[BackboneSettings]) -> str:
+    values: dict[str, set[object]] = {
+        "backbones": {(backbone.network, backbone.weights) for backbone in backbones},
+        "batch norm modes": {backbone.batch_norm for backbone in backbones},
+    }
+    return " and ".join(name for name, distinct in values.items() if len(distinct) > 1)
+
+
+def _list_folders(runs: Iterable[Path], groups: Mapping[BackboneSettings, Iterable[Path]]) -> str:
+    """Return the parent folders of the runs, or the runs themselves where a parent has runs of several groups."""
+    shares = Counter(parent for group in groups.values() for parent in {run.parent for run in group})
+    folders = [*dict.fromkeys(str(run if shares[run.parent] > 1 else run.parent) for run in runs)]
+    more = len(folders) - _MAX_FOLDERS
+    return ", ".join(folders[:_MAX_FOLDERS]) + (f" (+{more} more)" if more > 0 else "")
 
 
 def find_duplicates(frame: pl.DataFrame) -> pl.DataFrame:

@@ -41,6 +41,22 @@ _DOMAINBED_ALGORITHMS = (
 
 
 @dataclass(frozen=True)
+class BackboneSettings:
+    """The network of a run, in the terms of its config; weights and batch_norm are empty if it has no such setting."""
+
+    network: str
+    weights: str = ""
+    batch_norm: str = ""
+
+    def __str__(self) -> str:
+        """Return it as reports show it: `resnet50 (IMAGENET1K_V1, frozen batch norm)`."""
+        name, separator, digest = self.weights.partition("sha256:")
+        weights = "no pretrained weights" if name == "none" else name + separator + digest[:8]
+        details = ", ".join(filter(None, (weights, self.batch_norm and f"{self.batch_norm} batch norm")))
+        return f"{self.network} ({details})" if details else self.network
+
+
+@dataclass(frozen=True)
 class StoredRun:
     """A run found on disk. Its status and config are read on first use, and once."""
 
@@ -87,6 +103,13 @@ class StoredRun:
                 raise damaged_line(self.records_file, number, error) from error
         return records, is_truncated
 
+    def find_backbone(self, records: Sequence[Record]) -> BackboneSettings | None:
+        """Return the backbone, of DomainBed's runs by their records; None if it was not recorded."""
+        settings = (records[-1] if records else {}) if self.is_domainbed else self.config["config"]
+        if not settings.get("network"):
+            return None
+        return BackboneSettings(*(str(settings.get(name) or "") for name in ("network", "weights", "batch_norm")))
+
     @property
     def last_step(self) -> int | None:
         """The step that the last record of the finished run must have, if its config says so."""
@@ -129,8 +152,9 @@ def convert_domainbed(line: Mapping[str, Any]) -> Record:
     """Convert a line of DomainBed's `results.jsonl` to a record; raise LookupError or TypeError for anything else.
 
     Datasets and methods that we do not have keep their names, and the domains of such a dataset are `env0`, `env1`, ...
+    The record also says which network was trained, as the config of our runs does.
     """
-    args = line["args"]
+    args, hparams = line["args"], line.get("hparams", {})
     num_domains = next(index for index in count() if f"env{index}_in_acc" not in line)
     dataset, names = _DOMAINBED_DATASETS.get(args["dataset"], (args["dataset"], ()))
     if len(names) != num_domains:
@@ -147,10 +171,29 @@ def convert_domainbed(line: Mapping[str, Any]) -> Record:
         "validation_domains": [],
         "test_domains": test_domains,
         "roles": "left_out",
-        "hparams": line.get("hparams", {}),
+        "hparams": hparams,
+        **_domainbed_network(args["dataset"], hparams),
         "accuracy": {name: _domainbed_accuracy(line, index) for index, name in enumerate(names)},
         **({"loss": line["loss"]} if "loss" in line else {}),
     }
+
+
+def _domainbed_network(dataset: str, hparams: Mapping[str, Any]) -> dict[str, str]:
+    """Return network, weights and batch norm mode by the names they have in our configs.
+
+    Hyperparameters that are missing have the value that was fixed before they were added, in July 2024. Datasets other
+    than DomainBed's are taken for photographs, unless MNIST is in their name.
+    """
+    if "MNIST" in dataset or dataset == "Debug28":
+        return {"network": "mnist_cnn"}
+    if hparams.get("vit"):
+        return {"network": "dinov2_vitb14", "weights": "pretrained"}
+    batch_norm = "frozen" if hparams.get("freeze_bn", True) else "live"
+    # AugMix first: DomainBed replaces the network that resnet18 asks for.
+    if hparams.get("resnet50_augmix"):
+        return {"network": "timm:resnet50.ram_in1k", "weights": "pretrained", "batch_norm": batch_norm}
+    network = "resnet18" if hparams.get("resnet18") else "resnet50"
+    return {"network": network, "weights": "IMAGENET1K_V1", "batch_norm": batch_norm}
 
 
 def _domainbed_accuracy(line: Mapping[str, Any], index: int) -> dict[str, float]:

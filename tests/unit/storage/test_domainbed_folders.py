@@ -11,7 +11,8 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS
 from domainwise.data.download.sources import SOURCES
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.storage.discovery import convert_domainbed
+from domainwise.storage.discovery import StoredRun, convert_domainbed
+from run_folders import DOMAINBED_2021, DOMAINBED_2024, write_domainbed_run
 
 
 def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **changes: Any) -> dict[str, Any]:
@@ -39,6 +40,9 @@ def test_line_becomes_a_record() -> None:
         "test_domains": ["photo"],
         "roles": "left_out",
         "hparams": {"lr": 5e-5},
+        "network": "resnet50",
+        "weights": "IMAGENET1K_V1",
+        "batch_norm": "frozen",
         "accuracy": {
             "art_painting": {"main": 0.0, "holdout": 0.05},
             "cartoon": {"main": 0.1, "holdout": pytest.approx(0.15)},
@@ -111,6 +115,52 @@ def test_nan_means_not_measured() -> None:
 def test_test_domain_out_of_range_raises(test_envs: list[int]) -> None:
     with pytest.raises(LookupError):
         convert_domainbed(line(test_envs=test_envs))
+
+
+OLD_RESNET_50 = "resnet50 (IMAGENET1K_V1, frozen batch norm)"
+MNIST_HPARAMS = DOMAINBED_2024 | {"lr": 0.001, "batch_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("hparams", "expected"),
+    [
+        (DOMAINBED_2021, OLD_RESNET_50),
+        (DOMAINBED_2021 | {"resnet18": True}, "resnet18 (IMAGENET1K_V1, frozen batch norm)"),
+        (DOMAINBED_2024, "timm:resnet50.ram_in1k (pretrained, live batch norm)"),
+        (DOMAINBED_2024 | {"freeze_bn": True}, "timm:resnet50.ram_in1k (pretrained, frozen batch norm)"),
+        (DOMAINBED_2024 | {"resnet50_augmix": False}, "resnet50 (IMAGENET1K_V1, live batch norm)"),
+        (DOMAINBED_2024 | {"resnet50_augmix": False, "freeze_bn": True}, OLD_RESNET_50),
+        (DOMAINBED_2024 | {"vit": True, "dinov2": True}, "dinov2_vitb14 (pretrained)"),
+        # Asking for a ResNet-18 is not enough since there is AugMix, which replaces it.
+        (DOMAINBED_2024 | {"resnet18": True}, "timm:resnet50.ram_in1k (pretrained, live batch norm)"),
+        (DOMAINBED_2024 | {"resnet18": True, "resnet50_augmix": False}, "resnet18 (IMAGENET1K_V1, live batch norm)"),
+        # Forks have added one of the hyperparameters only, or write 0 and 1.
+        (DOMAINBED_2021 | {"freeze_bn": False}, "resnet50 (IMAGENET1K_V1, live batch norm)"),
+        (DOMAINBED_2024 | {"resnet50_augmix": 0, "freeze_bn": 1}, OLD_RESNET_50),
+        ({}, OLD_RESNET_50),
+    ],
+)
+def test_backbone_by_the_hyperparameters(tmp_path: Path, hparams: dict[str, Any], expected: str) -> None:
+    run = StoredRun(write_domainbed_run(tmp_path / "run", "ERM", hparams), is_domainbed=True)
+    assert str(run.find_backbone(run.read_records()[0])) == expected
+
+
+@pytest.mark.parametrize(
+    ("dataset", "domains"), [("RotatedMNIST", 6), ("ColoredMNIST", 3), ("ColoredMNIST", 5), ("Debug28", 3)]
+)
+def test_small_images_have_no_backbone_to_choose(dataset: str, domains: int) -> None:
+    given = convert_domainbed(line(dataset, domains=domains) | {"hparams": MNIST_HPARAMS})
+    assert given["network"] == "mnist_cnn"
+    assert not {"weights", "batch_norm"} & set(given)
+
+
+def test_dataset_of_photographs_that_we_do_not_have() -> None:
+    given = convert_domainbed(line("SVIRO", domains=10) | {"hparams": DOMAINBED_2024})
+    assert given["network"] == "timm:resnet50.ram_in1k"
+
+
+def test_run_without_records_has_no_backbone(tmp_path: Path) -> None:
+    assert StoredRun(tmp_path, is_domainbed=True).find_backbone([]) is None
 
 
 def write(folder: Path, *lines: dict[str, Any]) -> None:

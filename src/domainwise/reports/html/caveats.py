@@ -62,7 +62,7 @@ def summarize_runs(data: PageData) -> list[tuple[str, str]]:
         ("Trials", _format_counts(counted, "trial")),
         ("Hyperparameter draws", _format_counts([run for run in page_runs if run.is_searched], "draw")),
         ("Steps", _format_distinct(run.settings.get("steps") for run in counted)),
-        ("Networks", _format_distinct(run.settings.get("network") for run in counted)),
+        ("Networks", _format_distinct(map(str, data.runs.backbones.values()))),
         (
             "Runs",
             ", ".join(
