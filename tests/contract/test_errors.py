@@ -45,6 +45,7 @@ WRONG = {
         "pool": 0,
     },
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
+    "sd": {"penalty_weight": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

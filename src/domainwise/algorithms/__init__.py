@@ -20,6 +20,7 @@ from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
+from domainwise.algorithms.sd import SD
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -43,6 +44,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "andmask": ANDMask,
     "gut": GUT,
     "ncdg": NCDG,
+    "sd": SD,
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "MTL",
     "NCDG",
     "RSC",
+    "SD",
     "UAT",
     "ANDMask",
     "Algorithm",

@@ -61,6 +61,7 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+    "sd": {"penalty_weight": ("sd_reg", lambda r: 10 ** r.uniform(-5, -1))},
 }
 
 
