@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -46,6 +46,8 @@ WRONG = {
     },
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     "sd": {"penalty_weight": -1.0},
+    "iberm": {"penalty_weight": -1.0, "anneal_steps": -1},
+    "ibirm": {"penalty_weight": -1.0, "bottleneck_weight": math.nan, "bottleneck_anneal_steps": -1},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

@@ -10,6 +10,8 @@ from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
+from domainwise.algorithms.iberm import IBERM
+from domainwise.algorithms.ibirm import IBIRM
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
@@ -45,6 +47,8 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "gut": GUT,
     "ncdg": NCDG,
     "sd": SD,
+    "iberm": IBERM,
+    "ibirm": IBIRM,
 }
 
 __all__ = [
@@ -54,6 +58,8 @@ __all__ = [
     "DANN",
     "ERM",
     "GUT",
+    "IBERM",
+    "IBIRM",
     "IRM",
     "LDAT",
     "MAT",

@@ -62,6 +62,16 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
     "sd": {"penalty_weight": ("sd_reg", lambda r: 10 ** r.uniform(-5, -1))},
+    "iberm": {
+        "penalty_weight": ("ib_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("ib_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
+    "ibirm": {
+        "penalty_weight": ("irm_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("irm_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+        "bottleneck_weight": ("ib_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "bottleneck_anneal_steps": ("ib_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
 }
 
 
