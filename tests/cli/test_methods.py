@@ -19,6 +19,7 @@ HPARAMS: dict[str, dict[str, Any]] = {
     "gut": {"round_every": 3, "pool": 24},
     "iberm": {"anneal_steps": 4},
     "ibirm": {"anneal_steps": 4, "bottleneck_anneal_steps": 2},
+    "fishr": {"anneal_steps": 4},
 }
 
 

@@ -29,6 +29,7 @@ EVENTFUL = {
     "mldg": {"meta_test_domains": 1},
     "iberm": {"anneal_steps": 3},
     "ibirm": {"anneal_steps": 2, "bottleneck_anneal_steps": 4},
+    "fishr": {"anneal_steps": 3},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}

@@ -8,6 +8,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
+from domainwise.algorithms.fishr import Fishr
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
 from domainwise.algorithms.iberm import IBERM
@@ -49,6 +50,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "sd": SD,
     "iberm": IBERM,
     "ibirm": IBIRM,
+    "fishr": Fishr,
 }
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "UAT",
     "ANDMask",
     "Algorithm",
+    "Fishr",
     "GroupDRO",
     "Mixup",
     "SagNet",

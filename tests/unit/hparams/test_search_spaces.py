@@ -72,6 +72,11 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "bottleneck_weight": ("ib_lambda", lambda r: 10 ** r.uniform(-1, 5)),
         "bottleneck_anneal_steps": ("ib_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
     },
+    "fishr": {
+        "penalty_weight": ("lambda", lambda r: 10 ** r.uniform(1, 4)),
+        "anneal_steps": ("penalty_anneal_iters", lambda r: int(r.uniform(0, 5000))),
+        "ema": ("ema", lambda r: r.uniform(0.90, 0.99)),
+    },
 }
 
 
