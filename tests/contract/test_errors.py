@@ -49,6 +49,7 @@ WRONG = {
     "iberm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "ibirm": {"penalty_weight": -1.0, "bottleneck_weight": math.nan, "bottleneck_anneal_steps": -1},
     "fishr": {"penalty_weight": -1.0, "anneal_steps": -1, "ema": 1.5},
+    "eqrm": {"quantile": 1.0, "burn_in_steps": -1.0, "quantile_lr": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

@@ -7,6 +7,7 @@ from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
+from domainwise.algorithms.eqrm import EQRM
 from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.fishr import Fishr
 from domainwise.algorithms.groupdro import GroupDRO
@@ -51,6 +52,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "iberm": IBERM,
     "ibirm": IBIRM,
     "fishr": Fishr,
+    "eqrm": EQRM,
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "AT",
     "CORAL",
     "DANN",
+    "EQRM",
     "ERM",
     "GUT",
     "IBERM",

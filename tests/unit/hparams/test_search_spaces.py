@@ -77,6 +77,11 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "anneal_steps": ("penalty_anneal_iters", lambda r: int(r.uniform(0, 5000))),
         "ema": ("ema", lambda r: r.uniform(0.90, 0.99)),
     },
+    "eqrm": {
+        "quantile": ("eqrm_quantile", lambda r: r.uniform(0.5, 0.99)),
+        "burn_in_steps": ("eqrm_burnin_iters", lambda r: 10 ** r.uniform(2.5, 3.5)),
+        "quantile_lr": ("eqrm_lr", lambda r: 10 ** r.uniform(-7, -5)),
+    },
 }
 
 
