@@ -21,6 +21,7 @@ HPARAMS: dict[str, dict[str, Any]] = {
     "ibirm": {"anneal_steps": 4, "bottleneck_anneal_steps": 2},
     "fishr": {"anneal_steps": 4},
     "eqrm": {"burn_in_steps": 4.0},
+    "rdm": {"anneal_steps": 4},
 }
 
 

@@ -50,6 +50,7 @@ WRONG = {
     "ibirm": {"penalty_weight": -1.0, "bottleneck_weight": math.nan, "bottleneck_anneal_steps": -1},
     "fishr": {"penalty_weight": -1.0, "anneal_steps": -1, "ema": 1.5},
     "eqrm": {"quantile": 1.0, "burn_in_steps": -1.0, "quantile_lr": -1.0},
+    "rdm": {"penalty_weight": -1.0, "variance_weight": -1.0, "anneal_steps": -1, "annealed_lr": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

@@ -22,6 +22,7 @@ from domainwise.algorithms.mldg import MLDG
 from domainwise.algorithms.mmd import MMD
 from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
+from domainwise.algorithms.rdm import RDM
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sd import SD
@@ -53,6 +54,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "ibirm": IBIRM,
     "fishr": Fishr,
     "eqrm": EQRM,
+    "rdm": RDM,
 }
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "MMD",
     "MTL",
     "NCDG",
+    "RDM",
     "RSC",
     "SD",
     "UAT",

@@ -82,6 +82,13 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "burn_in_steps": ("eqrm_burnin_iters", lambda r: 10 ** r.uniform(2.5, 3.5)),
         "quantile_lr": ("eqrm_lr", lambda r: 10 ** r.uniform(-7, -5)),
     },
+    # For datasets for which DomainBed has no other, and except the batch size: that is the same for all methods.
+    "rdm": {
+        "penalty_weight": ("rdm_lambda", lambda r: r.uniform(0.1, 10)),
+        "anneal_steps": ("rdm_penalty_anneal_iters", lambda r: int(r.uniform(800, 2700))),
+        "variance_weight": ("variance_weight", lambda r: r.uniform(0.001, 0.007)),
+        "annealed_lr": ("rdm_lr", lambda r: r.uniform(8e-6, 2e-5)),
+    },
 }
 
 
