@@ -17,6 +17,11 @@ HPARAMS: dict[str, dict[str, Any]] = {
     "vrex": {"anneal_steps": 4},
     "dann": {"discriminator_steps": 2},
     "gut": {"round_every": 3, "pool": 24},
+    "iberm": {"anneal_steps": 4},
+    "ibirm": {"anneal_steps": 4, "bottleneck_anneal_steps": 2},
+    "fishr": {"anneal_steps": 4},
+    "eqrm": {"burn_in_steps": 4.0},
+    "rdm": {"anneal_steps": 4},
 }
 
 

@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -45,6 +45,12 @@ WRONG = {
         "pool": 0,
     },
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
+    "sd": {"penalty_weight": -1.0},
+    "iberm": {"penalty_weight": -1.0, "anneal_steps": -1},
+    "ibirm": {"penalty_weight": -1.0, "bottleneck_weight": math.nan, "bottleneck_anneal_steps": -1},
+    "fishr": {"penalty_weight": -1.0, "anneal_steps": -1, "ema": 1.5},
+    "eqrm": {"quantile": 1.0, "burn_in_steps": -1.0, "quantile_lr": -1.0},
+    "rdm": {"penalty_weight": -1.0, "variance_weight": -1.0, "anneal_steps": -1, "annealed_lr": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")
@@ -77,7 +83,7 @@ def test_all_other_methods_train_any_module(name: str) -> None:
     assert math.isfinite(algorithm.update(random_batches(5, 4))["loss"])
 
 
-@pytest.mark.parametrize("name", ["mtl", "sagnet"])
+@pytest.mark.parametrize("name", ["mtl", "sagnet", "fishr"])
 def test_error_for_a_classifier_that_is_not_linear(name: str) -> None:
     network = Network(nn.Flatten(), nn.Sequential(nn.Linear(432, 3)), input_shape=SHAPE, num_features=432)
     with pytest.raises(ValueError, match="needs a network whose own is linear, got Sequential"):

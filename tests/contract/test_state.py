@@ -27,6 +27,11 @@ EVENTFUL = {
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},
     "mldg": {"meta_test_domains": 1},
+    "iberm": {"anneal_steps": 3},
+    "ibirm": {"anneal_steps": 2, "bottleneck_anneal_steps": 4},
+    "fishr": {"anneal_steps": 3},
+    "eqrm": {"burn_in_steps": 3.0},
+    "rdm": {"anneal_steps": 3},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}

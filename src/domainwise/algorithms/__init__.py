@@ -7,10 +7,14 @@ from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
+from domainwise.algorithms.eqrm import EQRM
 from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.ermplusplus import ERMPlusPlus
+from domainwise.algorithms.fishr import Fishr
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
+from domainwise.algorithms.iberm import IBERM
+from domainwise.algorithms.ibirm import IBIRM
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
@@ -19,10 +23,12 @@ from domainwise.algorithms.mldg import MLDG
 from domainwise.algorithms.mmd import MMD
 from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
+from domainwise.algorithms.rdm import RDM
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagm import SAGM
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sam import SAM
+from domainwise.algorithms.sd import SD
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -49,6 +55,12 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "ermplusplus": ERMPlusPlus,
     "sam": SAM,
     "sagm": SAGM,
+    "sd": SD,
+    "iberm": IBERM,
+    "ibirm": IBIRM,
+    "fishr": Fishr,
+    "eqrm": EQRM,
+    "rdm": RDM,
 }
 
 __all__ = [
@@ -56,8 +68,11 @@ __all__ = [
     "AT",
     "CORAL",
     "DANN",
+    "EQRM",
     "ERM",
     "GUT",
+    "IBERM",
+    "IBIRM",
     "IRM",
     "LDAT",
     "MAT",
@@ -65,13 +80,16 @@ __all__ = [
     "MMD",
     "MTL",
     "NCDG",
+    "RDM",
     "RSC",
     "SAGM",
     "SAM",
+    "SD",
     "UAT",
     "ANDMask",
     "Algorithm",
     "ERMPlusPlus",
+    "Fishr",
     "GroupDRO",
     "Mixup",
     "SagNet",

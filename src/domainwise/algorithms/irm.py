@@ -17,9 +17,14 @@ class IRM(AnnealedPenalty):
         x, y, _ = concatenate_batches(batches, self.num_domains)
         logits = self.network(x)
         loss = mean_per_domain(F.cross_entropy(logits, y, reduction="none"), batches).mean()
-        slopes = split_by_domain(_compute_slopes(logits, y), batches)
-        penalty = torch.stack([_estimate_squared_mean(each) for each in slopes]).mean()
+        penalty = compute_irm_penalty(logits, y, batches)
         return loss + self.penalty_weight * penalty, {"loss": loss, "penalty": penalty}
+
+
+def compute_irm_penalty(logits: Tensor, y: Tensor, batches: Batches) -> Tensor:
+    """Return the mean over domains of the squared derivative of the domain's loss by a factor on its logits."""
+    slopes = split_by_domain(_compute_slopes(logits, y), batches)
+    return torch.stack([_estimate_squared_mean(each) for each in slopes]).mean()
 
 
 def _compute_slopes(logits: Tensor, y: Tensor) -> Tensor:

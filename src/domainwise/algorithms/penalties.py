@@ -1,7 +1,8 @@
-"""Penalized training: the annealed penalty of IRM and VREx, and the feature matching of MMD and CORAL."""
+"""Penalized training: the annealed penalties of IRM, VREx and others, and the feature matching of MMD and CORAL."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,10 +32,12 @@ class AnnealedHparams(Hparams):
 
 
 class AnnealedPenalty(LossAlgorithm):
-    """A method with a penalty whose weight is 1 at first and jumps to `penalty_weight` after `anneal_steps` updates."""
+    """A method with a penalty whose weight jumps to `penalty_weight` after `anneal_steps` updates."""
 
     Hparams = AnnealedHparams
     hparams: AnnealedHparams
+    # Weight of the penalty before the jump.
+    initial_weight: ClassVar[float] = 1.0
 
     def begin_update_(self) -> None:
         if self.updates == self.hparams.anneal_steps:
@@ -44,7 +47,7 @@ class AnnealedPenalty(LossAlgorithm):
     @property
     def penalty_weight(self) -> float:
         """Weight of the penalty in the current update."""
-        return self.hparams.penalty_weight if self.updates >= self.hparams.anneal_steps else 1.0
+        return self.hparams.penalty_weight if self.updates >= self.hparams.anneal_steps else self.initial_weight
 
 
 @dataclass(frozen=True)

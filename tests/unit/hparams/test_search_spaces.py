@@ -61,6 +61,34 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+    "sd": {"penalty_weight": ("sd_reg", lambda r: 10 ** r.uniform(-5, -1))},
+    "iberm": {
+        "penalty_weight": ("ib_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("ib_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
+    "ibirm": {
+        "penalty_weight": ("irm_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "anneal_steps": ("irm_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+        "bottleneck_weight": ("ib_lambda", lambda r: 10 ** r.uniform(-1, 5)),
+        "bottleneck_anneal_steps": ("ib_penalty_anneal_iters", lambda r: int(10 ** r.uniform(0, 4))),
+    },
+    "fishr": {
+        "penalty_weight": ("lambda", lambda r: 10 ** r.uniform(1, 4)),
+        "anneal_steps": ("penalty_anneal_iters", lambda r: int(r.uniform(0, 5000))),
+        "ema": ("ema", lambda r: r.uniform(0.90, 0.99)),
+    },
+    "eqrm": {
+        "quantile": ("eqrm_quantile", lambda r: r.uniform(0.5, 0.99)),
+        "burn_in_steps": ("eqrm_burnin_iters", lambda r: 10 ** r.uniform(2.5, 3.5)),
+        "quantile_lr": ("eqrm_lr", lambda r: 10 ** r.uniform(-7, -5)),
+    },
+    # For datasets for which DomainBed has no other, and except the batch size: that is the same for all methods.
+    "rdm": {
+        "penalty_weight": ("rdm_lambda", lambda r: r.uniform(0.1, 10)),
+        "anneal_steps": ("rdm_penalty_anneal_iters", lambda r: int(r.uniform(800, 2700))),
+        "variance_weight": ("variance_weight", lambda r: r.uniform(0.001, 0.007)),
+        "annealed_lr": ("rdm_lr", lambda r: r.uniform(8e-6, 2e-5)),
+    },
 }
 
 
