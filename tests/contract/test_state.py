@@ -27,6 +27,7 @@ EVENTFUL = {
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},
     "mldg": {"meta_test_domains": 1},
+    "cad": {"project": True},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}
@@ -93,7 +94,9 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
     assert_same_state(states[0], states[1])
 
 
-@pytest.mark.parametrize("name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut"])
+@pytest.mark.parametrize(
+    "name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "causirlcoral", "causirlmmd"]
+)
 def test_random_draws_come_from_the_given_generator(name: str) -> None:
     hparams = EVENTFUL.get(name, {})
     results, torch_states = [], []

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from domainwise.algorithms.andmask import ANDMask
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.cad import CAD
+from domainwise.algorithms.causirlcoral import CausIRLCORAL
+from domainwise.algorithms.causirlmmd import CausIRLMMD
+from domainwise.algorithms.condcad import CondCAD
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
@@ -43,11 +47,16 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "andmask": ANDMask,
     "gut": GUT,
     "ncdg": NCDG,
+    "cad": CAD,
+    "condcad": CondCAD,
+    "causirlcoral": CausIRLCORAL,
+    "causirlmmd": CausIRLMMD,
 }
 
 __all__ = [
     "ALGORITHMS",
     "AT",
+    "CAD",
     "CORAL",
     "DANN",
     "ERM",
@@ -63,6 +72,9 @@ __all__ = [
     "UAT",
     "ANDMask",
     "Algorithm",
+    "CausIRLCORAL",
+    "CausIRLMMD",
+    "CondCAD",
     "GroupDRO",
     "Mixup",
     "SagNet",

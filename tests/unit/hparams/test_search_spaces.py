@@ -61,6 +61,16 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+    "cad": {
+        "penalty_weight": ("lmbda", lambda r: r.choice([1e-4, 1e-3, 1e-2, 1e-1, 1, 1e1, 1e2])),
+        "temperature": ("temperature", lambda r: r.choice([0.05, 0.1])),
+    },
+    "condcad": {
+        "penalty_weight": ("lmbda", lambda r: r.choice([1e-4, 1e-3, 1e-2, 1e-1, 1, 1e1, 1e2])),
+        "temperature": ("temperature", lambda r: r.choice([0.05, 0.1])),
+    },
+    "causirlcoral": {"penalty_weight": ("mmd_gamma", lambda r: 10 ** r.uniform(-1, 1))},
+    "causirlmmd": {"penalty_weight": ("mmd_gamma", lambda r: 10 ** r.uniform(-1, 1))},
 }
 
 
