@@ -17,6 +17,7 @@ from domainwise.algorithms.gut import GUT
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
+from domainwise.algorithms.miro import MIRO
 from domainwise.algorithms.mixup import Mixup
 from domainwise.algorithms.mldg import MLDG
 from domainwise.algorithms.mmd import MMD
@@ -51,6 +52,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "condcad": CondCAD,
     "causirlcoral": CausIRLCORAL,
     "causirlmmd": CausIRLMMD,
+    "miro": MIRO,
 }
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "IRM",
     "LDAT",
     "MAT",
+    "MIRO",
     "MLDG",
     "MMD",
     "MTL",

@@ -33,6 +33,7 @@ METHOD_ORDER = (
     "condcad",
     "causirlcoral",
     "causirlmmd",
+    "miro",
     "uat",
     "mat",
     "ldat",
