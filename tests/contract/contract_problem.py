@@ -21,6 +21,20 @@ PER_DOMAIN = [
 ]
 BY_GRADIENT = [("mat", {"weights": weights}) for weights in ("assigned", "soft", "subspace")]
 NEEDS_TWO = ["vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fishr", "eqrm", "rdm"]
+NEEDS_TWO = [
+    "vrex",
+    "groupdro",
+    "mixup",
+    "mldg",
+    "mmd",
+    "coral",
+    "dann",
+    "andmask",
+    "cad",
+    "condcad",
+    "causirlcoral",
+    "causirlmmd",
+]
 Batches = list[tuple[Tensor, Tensor]]
 
 

@@ -13,6 +13,20 @@ from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
 NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr"]
+NEEDS_FEATURES = [
+    "mmd",
+    "coral",
+    "dann",
+    "mtl",
+    "sagnet",
+    "rsc",
+    "gut",
+    "cad",
+    "condcad",
+    "causirlcoral",
+    "causirlmmd",
+    "miro",
+]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -51,6 +65,11 @@ WRONG = {
     "fishr": {"penalty_weight": -1.0, "anneal_steps": -1, "ema": 1.5},
     "eqrm": {"quantile": 1.0, "burn_in_steps": -1.0, "quantile_lr": -1.0},
     "rdm": {"penalty_weight": -1.0, "variance_weight": -1.0, "anneal_steps": -1, "annealed_lr": -1.0},
+    "cad": {"penalty_weight": -1.0, "temperature": 0.0},
+    "condcad": {"penalty_weight": math.nan, "temperature": -0.1},
+    "causirlcoral": {"penalty_weight": -1.0},
+    "causirlmmd": {"penalty_weight": math.inf},
+    "miro": {"penalty_weight": -1.0, "variance_lr_factor": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")
@@ -94,6 +113,19 @@ def test_ncdg_needs_relu_layers() -> None:
     network = Network(nn.Flatten(), nn.Linear(432, 3), input_shape=SHAPE, num_features=432)
     with pytest.raises(ValueError, match=r"its network has no torch\.nn\.ReLU layers"):
         build("ncdg", network)
+
+
+def test_miro_needs_layers_with_weights() -> None:
+    network = Network(nn.Flatten(), nn.Linear(432, 3), input_shape=SHAPE, num_features=432)
+    with pytest.raises(ValueError, match="none of its layers has weights"):
+        build("miro", network)
+
+
+def test_miro_needs_the_shape_of_an_image() -> None:
+    network = plain_network()
+    network.input_shape = None
+    with pytest.raises(ValueError, match="MIRO needs the shape of an image; pass input_shape"):
+        build("miro", network)
 
 
 @pytest.mark.parametrize("sizes", [None, [10], [10, 10, 10]])

@@ -32,6 +32,7 @@ EVENTFUL = {
     "fishr": {"anneal_steps": 3},
     "eqrm": {"burn_in_steps": 3.0},
     "rdm": {"anneal_steps": 3},
+    "cad": {"project": True},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}
@@ -98,7 +99,9 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
     assert_same_state(states[0], states[1])
 
 
-@pytest.mark.parametrize("name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut"])
+@pytest.mark.parametrize(
+    "name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "causirlcoral", "causirlmmd"]
+)
 def test_random_draws_come_from_the_given_generator(name: str) -> None:
     hparams = EVENTFUL.get(name, {})
     results, torch_states = [], []
@@ -152,6 +155,8 @@ def test_the_saved_state_contains_every_optimizer(name: str) -> None:
         assert saved
         assert_same_state(loaded, saved)
         reached += len(saved)
-    # Together they have Adam's moments for every parameter except the perturbation's, which Adam does not move.
-    own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith("perturbation."))
+    # Together they have Adam's moments for every parameter except the perturbation's and those of MIRO's frozen copy of
+    # the initial network, which Adam does not move.
+    unmoved = ("perturbation.", "initial_featurizer.")
+    own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith(unmoved))
     assert reached == own

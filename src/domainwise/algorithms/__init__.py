@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from domainwise.algorithms.andmask import ANDMask
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.cad import CAD
+from domainwise.algorithms.causirlcoral import CausIRLCORAL
+from domainwise.algorithms.causirlmmd import CausIRLMMD
+from domainwise.algorithms.condcad import CondCAD
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.eqrm import EQRM
@@ -18,6 +22,7 @@ from domainwise.algorithms.ibirm import IBIRM
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
+from domainwise.algorithms.miro import MIRO
 from domainwise.algorithms.mixup import Mixup
 from domainwise.algorithms.mldg import MLDG
 from domainwise.algorithms.mmd import MMD
@@ -61,11 +66,17 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fishr": Fishr,
     "eqrm": EQRM,
     "rdm": RDM,
+    "cad": CAD,
+    "condcad": CondCAD,
+    "causirlcoral": CausIRLCORAL,
+    "causirlmmd": CausIRLMMD,
+    "miro": MIRO,
 }
 
 __all__ = [
     "ALGORITHMS",
     "AT",
+    "CAD",
     "CORAL",
     "DANN",
     "EQRM",
@@ -76,6 +87,7 @@ __all__ = [
     "IRM",
     "LDAT",
     "MAT",
+    "MIRO",
     "MLDG",
     "MMD",
     "MTL",
@@ -88,6 +100,9 @@ __all__ = [
     "UAT",
     "ANDMask",
     "Algorithm",
+    "CausIRLCORAL",
+    "CausIRLMMD",
+    "CondCAD",
     "ERMPlusPlus",
     "Fishr",
     "GroupDRO",

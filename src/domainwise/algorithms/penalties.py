@@ -1,6 +1,7 @@
-"""Penalized training: the annealed penalties of IRM, VREx and others, and the feature matching of MMD and CORAL."""
+"""Penalized training: the annealed penalty of IRM and VREx, and the feature matching of MMD, CORAL and CausIRL."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -117,3 +118,30 @@ def compute_domain_weights(like: Tensor, sizes: list[int], correction: int = 0) 
             weights.append(row)
         start += size
     return weights
+
+
+def compute_mix_distance(
+    distance: Callable[[Tensor, list[int]], Tensor],
+    features: Tensor,
+    sizes: list[int],
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Cut each domain's samples at a random place; return the distance between all first and all second parts.
+
+    It is 0 if either side has fewer than two samples.
+
+    Args:
+        distance: Maps features and sizes as below to the mean distance over pairs of domains.
+        features: Features of all domains, (b, d).
+        sizes: Number of samples per domain, which are consecutive in `features`.
+        generator: Source of the cuts. The second part has at least one sample.
+    """
+    first, second = [], []
+    for part in features.split(sizes):
+        if len(part):
+            cut = int(torch.randint(len(part), (), generator=generator))
+            first.append(part[:cut])
+            second.append(part[cut:])
+    mixes = [torch.cat(first), torch.cat(second)]
+    mix_sizes = [len(mix) for mix in mixes]
+    return distance(torch.cat(mixes), mix_sizes) if min(mix_sizes) > 1 else features.new_zeros(())
