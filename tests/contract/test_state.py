@@ -23,6 +23,7 @@ EVENTFUL = {
     "irm": {"anneal_steps": 3},
     "vrex": {"anneal_steps": 3},
     "dann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
+    "cdann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
     "gut": {"round_every": 2, "pool": 12},
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from domainwise.algorithms.andmask import ANDMask
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.cdann import CDANN
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
@@ -43,11 +44,13 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "andmask": ANDMask,
     "gut": GUT,
     "ncdg": NCDG,
+    "cdann": CDANN,
 }
 
 __all__ = [
     "ALGORITHMS",
     "AT",
+    "CDANN",
     "CORAL",
     "DANN",
     "ERM",

@@ -29,6 +29,7 @@ METHOD_ORDER = (
     "andmask",
     "gut",
     "ncdg",
+    "cdann",
     "uat",
     "mat",
     "ldat",

@@ -62,6 +62,7 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
 }
+OWN = {**OWN, "cdann": OWN["dann"]}
 
 
 def task(algorithm: str, dataset: str = "pacs", ranges: Mapping[str, Distribution] | None = None) -> SearchTask:
