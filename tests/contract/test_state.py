@@ -24,6 +24,7 @@ EVENTFUL = {
     "vrex": {"anneal_steps": 3},
     "dann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
     "cdann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
+    "transfer": {"radius": 0.01, "ascent_steps": 2, "ascent_step_size": 0.1},
     "gut": {"round_every": 2, "pool": 12},
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},
@@ -148,6 +149,7 @@ def test_the_saved_state_contains_every_optimizer(name: str) -> None:
         assert saved
         assert_same_state(loaded, saved)
         reached += len(saved)
-    # Together they have Adam's moments for every parameter except the perturbation's, which Adam does not move.
-    own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith("perturbation."))
+    # Together they have Adam's moments for every parameter except the perturbation's and those of Transfer's adversary,
+    # which Adam does not move.
+    own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith(("perturbation.", "adversary.")))
     assert reached == own

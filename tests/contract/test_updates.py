@@ -24,7 +24,7 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
-SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask"]
+SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "transfer"]
 
 # On random images domains may agree on no gradient at all, and ANDMask then correctly does not move.
 AGREEABLE = {"andmask": {"agreement": 0.0}}

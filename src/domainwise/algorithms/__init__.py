@@ -21,6 +21,7 @@ from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
+from domainwise.algorithms.transfer import Transfer
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -45,6 +46,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "gut": GUT,
     "ncdg": NCDG,
     "cdann": CDANN,
+    "transfer": Transfer,
 }
 
 __all__ = [
@@ -69,5 +71,6 @@ __all__ = [
     "GroupDRO",
     "Mixup",
     "SagNet",
+    "Transfer",
     "VREx",
 ]

@@ -30,6 +30,7 @@ METHOD_ORDER = (
     "gut",
     "ncdg",
     "cdann",
+    "transfer",
     "uat",
     "mat",
     "ldat",

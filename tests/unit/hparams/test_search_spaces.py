@@ -61,6 +61,13 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+    # DomainBed also draws two values that its Transfer does not use, and the optimizer, always one that trains nothing.
+    "transfer": {
+        "gap_weight": ("t_lambda", lambda r: 10 ** r.uniform(-2, 1)),
+        "radius": ("delta", lambda r: r.uniform(0.1, 3.0)),
+        "ascent_steps": ("d_steps_per_g", lambda r: int(r.choice([1, 2, 5]))),
+        "ascent_step_size": ("lr_d", lambda r: 10 ** r.uniform(-4.5, -2.5)),
+    },
 }
 OWN = {**OWN, "cdann": OWN["dann"]}
 
