@@ -23,6 +23,7 @@ from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.transfer import Transfer
 from domainwise.algorithms.uat import UAT
+from domainwise.algorithms.urm import URM
 from domainwise.algorithms.vrex import VREx
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
@@ -47,6 +48,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "ncdg": NCDG,
     "cdann": CDANN,
     "transfer": Transfer,
+    "urm": URM,
 }
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "NCDG",
     "RSC",
     "UAT",
+    "URM",
     "ANDMask",
     "Algorithm",
     "GroupDRO",

@@ -31,6 +31,7 @@ METHOD_ORDER = (
     "ncdg",
     "cdann",
     "transfer",
+    "urm",
     "uat",
     "mat",
     "ldat",

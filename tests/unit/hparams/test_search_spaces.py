@@ -68,6 +68,12 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "ascent_steps": ("d_steps_per_g", lambda r: int(r.choice([1, 2, 5]))),
         "ascent_step_size": ("lr_d", lambda r: 10 ** r.uniform(-4.5, -2.5)),
     },
+    "urm": {
+        "adversary_weight": ("urm_adv_lambda", lambda r: r.uniform(0, 0.2)),
+        "activation": ("urm_generator_output", lambda r: r.choice(["tanh", "relu"])),
+        "hidden_layers": ("urm_discriminator_hidden_layers", lambda r: int(r.choice([1, 2, 3]))),
+        "discriminator_lr": ("urm_discriminator_lr", lambda r: 10 ** r.uniform(-6, -4.5)),
+    },
 }
 OWN = {**OWN, "cdann": OWN["dann"]}
 
