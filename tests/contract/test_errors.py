@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "cdann", "transfer", "urm"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "cdann", "transfer", "urm", "adrmx"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -48,6 +48,16 @@ WRONG = {
     "cdann": {"adversary_weight": -1.0},
     "transfer": {"gap_weight": -1.0, "radius": 0.0, "ascent_steps": 0, "ascent_step_size": -1.0},
     "urm": {"adversary_weight": -1.0, "hidden_layers": -1, "discriminator_lr": -1.0},
+    "adrmx": {
+        "adversary_weight": -1.0,
+        "domain_weight": -1.0,
+        "contrastive_weight": -1.0,
+        "remix_weight": -1.0,
+        "discriminator_steps": 0,
+        "beta1": -0.1,
+        "width": 0,
+        "depth": 1,
+    },
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

@@ -95,7 +95,7 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
     assert_same_state(states[0], states[1])
 
 
-@pytest.mark.parametrize("name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "urm"])
+@pytest.mark.parametrize("name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "urm", "adrmx"])
 def test_random_draws_come_from_the_given_generator(name: str) -> None:
     hparams = EVENTFUL.get(name, {})
     results, torch_states = [], []

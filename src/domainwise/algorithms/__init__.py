@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from domainwise.algorithms.adrmx import ADRMX
 from domainwise.algorithms.andmask import ANDMask
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
@@ -49,9 +50,11 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "cdann": CDANN,
     "transfer": Transfer,
     "urm": URM,
+    "adrmx": ADRMX,
 }
 
 __all__ = [
+    "ADRMX",
     "ALGORITHMS",
     "AT",
     "CDANN",

@@ -32,6 +32,7 @@ METHOD_ORDER = (
     "cdann",
     "transfer",
     "urm",
+    "adrmx",
     "uat",
     "mat",
     "ldat",

@@ -74,6 +74,12 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "hidden_layers": ("urm_discriminator_hidden_layers", lambda r: int(r.choice([1, 2, 3]))),
         "discriminator_lr": ("urm_discriminator_lr", lambda r: 10 ** r.uniform(-6, -4.5)),
     },
+    # DomainBed's ADRMX draws a weight decay and does not use it.
+    "adrmx": {
+        "lr": ("lr", lambda r: r.choice([2e-5, 3e-5, 4e-5, 5e-5])),
+        "weight_decay": ("weight_decay", lambda r: 0.0),
+        "depth": ("mlp_depth", lambda r: int(r.choice([8, 9, 10]))),
+    },
 }
 OWN = {**OWN, "cdann": OWN["dann"]}
 

@@ -77,7 +77,7 @@ def test_datasets_and_domains_get_our_names(theirs: str, ours: str, domains: lis
     [
         *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
         *("AT", "UAT", "MAT", "LDAT"),
-        *("CDANN", "Transfer", "URM"),
+        *("CDANN", "Transfer", "URM", "ADRMX"),
     ],
 )
 def test_methods_get_our_names(name: str) -> None:
