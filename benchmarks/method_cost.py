@@ -17,8 +17,8 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import Network
 from step_cost import CLASSES, DOMAINS, Batches, Step, make_batches, measure_seconds, read_options
 
-# One update of the discriminator and one of the network.
-UPDATES = {"dann": 2}
+# All updates of the discriminator and one of the network.
+UPDATES = {"dann": 2, "cdann": 2, "adrmx": 3}
 COPYING = "gut, while making copies"
 
 

@@ -20,20 +20,9 @@ PER_DOMAIN = [
     ("ldat", {"solver": "factors"}),
 ]
 BY_GRADIENT = [("mat", {"weights": weights}) for weights in ("assigned", "soft", "subspace")]
-NEEDS_TWO = ["vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fishr", "eqrm", "rdm"]
 NEEDS_TWO = [
-    "vrex",
-    "groupdro",
-    "mixup",
-    "mldg",
-    "mmd",
-    "coral",
-    "dann",
-    "andmask",
-    "cad",
-    "condcad",
-    "causirlcoral",
-    "causirlmmd",
+    *("vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fishr", "eqrm", "rdm"),
+    *("cad", "condcad", "causirlcoral", "causirlmmd", "cdann", "transfer", "adrmx"),
 ]
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -12,20 +12,9 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr"]
 NEEDS_FEATURES = [
-    "mmd",
-    "coral",
-    "dann",
-    "mtl",
-    "sagnet",
-    "rsc",
-    "gut",
-    "cad",
-    "condcad",
-    "causirlcoral",
-    "causirlmmd",
-    "miro",
+    *("mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr", "cad", "condcad"),
+    *("causirlcoral", "causirlmmd", "miro", "cdann", "transfer", "urm", "adrmx", "ermplusplus"),
 ]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
@@ -70,6 +59,22 @@ WRONG = {
     "causirlcoral": {"penalty_weight": -1.0},
     "causirlmmd": {"penalty_weight": math.inf},
     "miro": {"penalty_weight": -1.0, "variance_lr_factor": -1.0},
+    "cdann": {"adversary_weight": -1.0},
+    "sam": {"radius": -1.0},
+    "sagm": {"radius": -1.0, "alignment": -1.0},
+    "ermplusplus": {"head_steps": -1, "head_lr": -1.0},
+    "transfer": {"gap_weight": -1.0, "radius": 0.0, "ascent_steps": 0, "ascent_step_size": -1.0},
+    "urm": {"adversary_weight": -1.0, "hidden_layers": -1, "discriminator_lr": -1.0},
+    "adrmx": {
+        "adversary_weight": -1.0,
+        "domain_weight": -1.0,
+        "contrastive_weight": -1.0,
+        "remix_weight": -1.0,
+        "discriminator_steps": 0,
+        "beta1": -0.1,
+        "width": 0,
+        "depth": 1,
+    },
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
         for name in ("at", "uat", "mat", "ldat")

@@ -23,6 +23,8 @@ EVENTFUL = {
     "irm": {"anneal_steps": 3},
     "vrex": {"anneal_steps": 3},
     "dann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
+    "cdann": {"discriminator_steps": 2, "gradient_penalty": 0.5, "discriminator_dropout": 0.5},
+    "transfer": {"radius": 0.01, "ascent_steps": 2, "ascent_step_size": 0.1},
     "gut": {"round_every": 2, "pool": 12},
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},
@@ -100,7 +102,11 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
 
 
 @pytest.mark.parametrize(
-    "name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "causirlcoral", "causirlmmd"]
+    "name",
+    [
+        *("at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut"),
+        *("causirlcoral", "causirlmmd", "urm", "adrmx"),
+    ],
 )
 def test_random_draws_come_from_the_given_generator(name: str) -> None:
     hparams = EVENTFUL.get(name, {})
@@ -155,8 +161,8 @@ def test_the_saved_state_contains_every_optimizer(name: str) -> None:
         assert saved
         assert_same_state(loaded, saved)
         reached += len(saved)
-    # Together they have Adam's moments for every parameter except the perturbation's and those of MIRO's frozen copy of
-    # the initial network, which Adam does not move.
-    unmoved = ("perturbation.", "initial_featurizer.")
+    # Together they have Adam's moments for every parameter except those that Adam does not move: the perturbation's,
+    # those of MIRO's frozen copy of the initial network, and those of Transfer's adversary.
+    unmoved = ("perturbation.", "initial_featurizer.", "adversary.")
     own = sum(1 for key, _ in algorithm.named_parameters() if not key.startswith(unmoved))
     assert reached == own

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 
+from domainwise.algorithms.adrmx import ADRMX
 from domainwise.algorithms.andmask import ANDMask
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.cad import CAD
 from domainwise.algorithms.causirlcoral import CausIRLCORAL
 from domainwise.algorithms.causirlmmd import CausIRLMMD
+from domainwise.algorithms.cdann import CDANN
 from domainwise.algorithms.condcad import CondCAD
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
@@ -34,7 +36,9 @@ from domainwise.algorithms.sagm import SAGM
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sam import SAM
 from domainwise.algorithms.sd import SD
+from domainwise.algorithms.transfer import Transfer
 from domainwise.algorithms.uat import UAT
+from domainwise.algorithms.urm import URM
 from domainwise.algorithms.vrex import VREx
 
 ALGORITHMS: Mapping[str, type[Algorithm]] = {
@@ -71,12 +75,18 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "causirlcoral": CausIRLCORAL,
     "causirlmmd": CausIRLMMD,
     "miro": MIRO,
+    "cdann": CDANN,
+    "transfer": Transfer,
+    "urm": URM,
+    "adrmx": ADRMX,
 }
 
 __all__ = [
+    "ADRMX",
     "ALGORITHMS",
     "AT",
     "CAD",
+    "CDANN",
     "CORAL",
     "DANN",
     "EQRM",
@@ -98,6 +108,7 @@ __all__ = [
     "SAM",
     "SD",
     "UAT",
+    "URM",
     "ANDMask",
     "Algorithm",
     "CausIRLCORAL",
@@ -108,5 +119,6 @@ __all__ = [
     "GroupDRO",
     "Mixup",
     "SagNet",
+    "Transfer",
     "VREx",
 ]

@@ -266,6 +266,14 @@ def build_head(network: Network, method: str, num_features: int) -> nn.Linear:
     return nn.Linear(num_features, network.classifier.out_features, **factory_kwargs(network))
 
 
+@torch.no_grad()
+def count_classes(network: Network) -> int:
+    """Return the number of classes, which is the number of the classifier's outputs."""
+    features = torch.zeros(1, network.num_features, **factory_kwargs(network))
+    with eval_mode(network.classifier):
+        return int(network.classifier(features).shape[1])
+
+
 def factory_kwargs(network: nn.Module) -> dict[str, Any]:
     """Return the device and dtype of the network, for new tensors that are combined with its outputs."""
     parameter = next(network.parameters())

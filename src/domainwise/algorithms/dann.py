@@ -72,7 +72,7 @@ class DANN(Algorithm):
     def setup(self) -> None:
         hparams = self.hparams
         sizes = [self.network.num_features, *[hparams.width] * (hparams.depth - 1), self.num_domains]
-        self.discriminator = _build_mlp(sizes, hparams.discriminator_dropout).to(**factory_kwargs(self.network))
+        self.discriminator = build_mlp(sizes, hparams.discriminator_dropout).to(**factory_kwargs(self.network))
         betas = (hparams.beta1, 0.9)
         self.optimizer = self.build_optimizer(self.network.parameters(), betas=betas)
         self.discriminator_optimizer = self.build_optimizer(
@@ -90,23 +90,35 @@ class DANN(Algorithm):
         with torch.set_grad_enabled(not is_discriminator_turn):
             features = network.featurizer(x)
             loss = F.cross_entropy(network.classifier(features), y)
-        discriminator_loss = self._discriminator_loss(features, domain)
+        discriminator_loss = self.compute_discriminator_loss(features, y, domain)
         if is_discriminator_turn:
             self.descend_(discriminator_loss, self.discriminator_optimizer)
         else:
             self.descend_(loss - hparams.adversary_weight * discriminator_loss)
         return {"loss": loss.item(), "discriminator_loss": discriminator_loss.item()}
 
-    def _discriminator_loss(self, features: Tensor, domain: Tensor) -> Tensor:
+    def compute_discriminator_loss(self, features: Tensor, y: Tensor, domain: Tensor) -> Tensor:
+        """Return the loss that the discriminator minimizes, and the network maximizes.
+
+        Args:
+            features: Features of all domains, (b, d).
+            y: Labels, (b,).
+            domain: Domain indices, (b,).
+        """
         if not self.hparams.gradient_penalty:
             return F.cross_entropy(self.discriminator(features), domain)
         features.requires_grad_()
         sample_losses = F.cross_entropy(self.discriminator(features), domain, reduction="none")
+        return sample_losses.mean() + self.compute_gradient_penalty(sample_losses, features)
+
+    def compute_gradient_penalty(self, sample_losses: Tensor, features: Tensor) -> Tensor:
+        """Return the weighted mean over samples of the squared gradient of each one's loss by its features."""
         (gradient,) = torch.autograd.grad(sample_losses.sum(), features, create_graph=True)
-        return sample_losses.mean() + self.hparams.gradient_penalty * gradient.square().sum(1).mean()
+        return self.hparams.gradient_penalty * gradient.square().sum(1).mean()
 
 
-def _build_mlp(sizes: list[int], dropout: float) -> nn.Sequential:
+def build_mlp(sizes: list[int], dropout: float = 0.0) -> nn.Sequential:
+    """Return linear layers with the given sizes, and dropout and a ReLU between them."""
     layers: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
     for inputs, outputs in pairwise(sizes[1:]):
         layers += [nn.Dropout(dropout), nn.ReLU(), nn.Linear(inputs, outputs)]

@@ -37,6 +37,7 @@ _DOMAINBED_DATASETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _DOMAINBED_ALGORITHMS = (
     *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
     *("AT", "UAT", "MAT", "LDAT"),
+    *("CDANN", "Transfer", "URM", "ADRMX"),
 )
 
 
