@@ -62,7 +62,7 @@ WRONG = {
     "cdann": {"adversary_weight": -1.0},
     "sam": {"radius": -1.0},
     "sagm": {"radius": -1.0, "alignment": -1.0},
-    "ermplusplus": {"head_steps": -1, "head_lr": -1.0},
+    "ermplusplus": {"head_steps": -2, "head_lr": -1.0},
     "transfer": {"gap_weight": -1.0, "radius": 0.0, "ascent_steps": 0, "ascent_step_size": -1.0},
     "urm": {"adversary_weight": -1.0, "hidden_layers": -1, "discriminator_lr": -1.0},
     "adrmx": {

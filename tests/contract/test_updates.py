@@ -24,7 +24,7 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
-SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "transfer"]
+SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "transfer", "sam", "sagm"]
 
 # On random images domains may agree on no gradient at all, and ANDMask then correctly does not move. By default, ADRMX
 # trains only its discriminator in the first update.

@@ -15,9 +15,9 @@ from domainwise.networks import Network
 class ERMPlusPlusHparams(Hparams):
     head_steps: int = hparam(
         500,
-        help="The classifier alone is trained up to and including this update, counted from 0.",
+        help="Last update, counted from 0, that trains the classifier alone; -1: none.",
         key="linear_steps",
-        low=0,
+        low=-1,
     )
     head_lr: float = hparam(
         5e-5, help="Learning rate of these updates.", search=Power(10, -5, -3.5), key="linear_lr", low=0
