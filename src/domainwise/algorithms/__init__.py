@@ -8,6 +8,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.erm import ERM
+from domainwise.algorithms.fish import Fish
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
 from domainwise.algorithms.irm import IRM
@@ -43,6 +44,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "andmask": ANDMask,
     "gut": GUT,
     "ncdg": NCDG,
+    "fish": Fish,
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "UAT",
     "ANDMask",
     "Algorithm",
+    "Fish",
     "GroupDRO",
     "Mixup",
     "SagNet",

@@ -61,6 +61,7 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "sample_drop": ("rsc_b_drop_factor", lambda r: r.uniform(0, 0.5)),
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
+    "fish": {"meta_step": ("meta_lr", lambda r: r.choice([0.05, 0.1, 0.5]))},
 }
 
 
@@ -83,6 +84,7 @@ def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, hparams_
 
 
 def test_all_baselines_of_domainbed_are_compared() -> None:
+    # ARM has no ranges of its own, but a batch size of 8 in DomainBed.
     assert set(OWN) == set(ALGORITHMS) - {"at", "uat", "mat", "ldat", "gut", "ncdg"}
 
 
