@@ -24,12 +24,12 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
-SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "fish"]
+SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "fish", "sandmask"]
 
 # On random images domains may agree on no gradient at all, and ANDMask and SANDMask then correctly do not move.
-AGREEABLE = {"andmask": {"agreement": 0.0}}
+AGREEABLE = {"andmask": {"agreement": 0.0}, "sandmask": {"agreement": 0.0}}
 # The agreement must exceed its threshold in SANDMask, and the few components of a bias may not agree at all.
-MAY_REST: list[str] = []
+MAY_REST = ["sandmask"]
 
 # With its default weight IGA sooner makes all gradients zero than equal, on these few images.
 LENIENT: dict[str, dict[str, float]] = {}

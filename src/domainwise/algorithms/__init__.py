@@ -21,6 +21,7 @@ from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
+from domainwise.algorithms.sandmask import SANDMask
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -45,6 +46,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "gut": GUT,
     "ncdg": NCDG,
     "fish": Fish,
+    "sandmask": SANDMask,
 }
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "Fish",
     "GroupDRO",
     "Mixup",
+    "SANDMask",
     "SagNet",
     "VREx",
 ]

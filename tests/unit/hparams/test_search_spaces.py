@@ -62,6 +62,10 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
     },
     "andmask": {"agreement": ("tau", lambda r: r.uniform(0.5, 1.0))},
     "fish": {"meta_step": ("meta_lr", lambda r: r.choice([0.05, 0.1, 0.5]))},
+    "sandmask": {
+        "agreement": ("tau", lambda r: r.uniform(0.0, 1.0)),
+        "steepness": ("k", lambda r: 10 ** r.uniform(-3, 5)),
+    },
 }
 
 
