@@ -46,6 +46,7 @@ WRONG = {
     },
     "fish": {"meta_step": 0.0},
     "sandmask": {"agreement": 1.1, "steepness": 0.0},
+    "iga": {"penalty_weight": -1.0},
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}

@@ -24,7 +24,7 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
-SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "fish", "sandmask"]
+SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "fish", "sandmask", "iga"]
 
 # On random images domains may agree on no gradient at all, and ANDMask and SANDMask then correctly do not move.
 AGREEABLE = {"andmask": {"agreement": 0.0}, "sandmask": {"agreement": 0.0}}
@@ -32,7 +32,7 @@ AGREEABLE = {"andmask": {"agreement": 0.0}, "sandmask": {"agreement": 0.0}}
 MAY_REST = ["sandmask"]
 
 # With its default weight IGA sooner makes all gradients zero than equal, on these few images.
-LENIENT: dict[str, dict[str, float]] = {}
+LENIENT = {"iga": {"penalty_weight": 0.1}}
 
 
 def dim(x: Tensor) -> Tensor:

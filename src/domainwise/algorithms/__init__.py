@@ -11,6 +11,7 @@ from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.fish import Fish
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
+from domainwise.algorithms.iga import IGA
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
@@ -47,6 +48,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "ncdg": NCDG,
     "fish": Fish,
     "sandmask": SANDMask,
+    "iga": IGA,
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "DANN",
     "ERM",
     "GUT",
+    "IGA",
     "IRM",
     "LDAT",
     "MAT",

@@ -66,6 +66,7 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "agreement": ("tau", lambda r: r.uniform(0.0, 1.0)),
         "steepness": ("k", lambda r: 10 ** r.uniform(-3, 5)),
     },
+    "iga": {"penalty_weight": ("penalty", lambda r: 10 ** r.uniform(1, 5))},
 }
 
 
