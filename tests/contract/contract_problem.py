@@ -20,7 +20,7 @@ PER_DOMAIN = [
     ("ldat", {"solver": "factors"}),
 ]
 BY_GRADIENT = [("mat", {"weights": weights}) for weights in ("assigned", "soft", "subspace")]
-NEEDS_TWO = ["vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fish", "sandmask", "iga"]
+NEEDS_TWO = ["vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fish", "sandmask", "iga", "trm"]
 Batches = list[tuple[Tensor, Tensor]]
 
 

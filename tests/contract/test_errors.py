@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "trm"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -47,6 +47,7 @@ WRONG = {
     "fish": {"meta_step": 0.0},
     "sandmask": {"agreement": 1.1, "steepness": 0.0},
     "iga": {"penalty_weight": -1.0},
+    "trm": {"implicit_weight": -1.0, "anneal_steps": -1, "group_step_size": -0.1},
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}
@@ -80,7 +81,7 @@ def test_all_other_methods_train_any_module(name: str) -> None:
     assert math.isfinite(algorithm.update(random_batches(5, 4))["loss"])
 
 
-@pytest.mark.parametrize("name", ["mtl", "sagnet"])
+@pytest.mark.parametrize("name", ["mtl", "sagnet", "trm"])
 def test_error_for_a_classifier_that_is_not_linear(name: str) -> None:
     network = Network(nn.Flatten(), nn.Sequential(nn.Linear(432, 3)), input_shape=SHAPE, num_features=432)
     with pytest.raises(ValueError, match="needs a network whose own is linear, got Sequential"):

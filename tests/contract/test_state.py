@@ -27,6 +27,7 @@ EVENTFUL = {
     "groupdro": {"group_step_size": 0.5},
     "mtl": {"ema": 0.5},
     "mldg": {"meta_test_domains": 1},
+    "trm": {"anneal_steps": 2, "implicit_weight": 0.1},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}

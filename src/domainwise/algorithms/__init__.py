@@ -23,6 +23,7 @@ from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sandmask import SANDMask
+from domainwise.algorithms.trm import TRM
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
 
@@ -49,6 +50,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "fish": Fish,
     "sandmask": SANDMask,
     "iga": IGA,
+    "trm": TRM,
 }
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "MTL",
     "NCDG",
     "RSC",
+    "TRM",
     "UAT",
     "ANDMask",
     "Algorithm",

@@ -67,6 +67,11 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "steepness": ("k", lambda r: 10 ** r.uniform(-3, 5)),
     },
     "iga": {"penalty_weight": ("penalty", lambda r: 10 ** r.uniform(1, 5))},
+    "trm": {
+        "implicit_weight": ("cos_lambda", lambda r: 10 ** r.uniform(-5, 0)),
+        "anneal_steps": ("iters", lambda r: int(10 ** r.uniform(0, 4))),
+        "group_step_size": ("groupdro_eta", lambda r: 10 ** r.uniform(-3, -1)),
+    },
 }
 
 
