@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "trm"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "trm", "arm"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from domainwise.algorithms.andmask import ANDMask
+from domainwise.algorithms.arm import ARM
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.coral import CORAL
@@ -51,10 +52,12 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "sandmask": SANDMask,
     "iga": IGA,
     "trm": TRM,
+    "arm": ARM,
 }
 
 __all__ = [
     "ALGORITHMS",
+    "ARM",
     "AT",
     "CORAL",
     "DANN",
