@@ -12,7 +12,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
 
-NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "trm", "arm"]
+NEEDS_FEATURES = ["mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "trm", "arm", "selfreg"]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
     "vrex": {"penalty_weight": math.nan, "anneal_steps": -5},
@@ -48,6 +48,7 @@ WRONG = {
     "sandmask": {"agreement": 1.1, "steepness": 0.0},
     "iga": {"penalty_weight": -1.0},
     "trm": {"implicit_weight": -1.0, "anneal_steps": -1, "group_step_size": -0.1},
+    "selfreg": {"feature_weight": -1.0},
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     **{
         name: {"epsilon": -0.1, "step_size": -1.0, "clean_weight": -1.0, "loss_cap": 0.0}

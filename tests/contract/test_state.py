@@ -97,7 +97,7 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
 
 
 @pytest.mark.parametrize(
-    "name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "fish"]
+    "name", ["at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut", "fish", "selfreg"]
 )
 def test_random_draws_come_from_the_given_generator(name: str) -> None:
     hparams = EVENTFUL.get(name, {})

@@ -24,6 +24,7 @@ from domainwise.algorithms.ncdg import NCDG
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sandmask import SANDMask
+from domainwise.algorithms.selfreg import SelfReg
 from domainwise.algorithms.trm import TRM
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.vrex import VREx
@@ -53,6 +54,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "iga": IGA,
     "trm": TRM,
     "arm": ARM,
+    "selfreg": SelfReg,
 }
 
 __all__ = [
@@ -81,5 +83,6 @@ __all__ = [
     "Mixup",
     "SANDMask",
     "SagNet",
+    "SelfReg",
     "VREx",
 ]

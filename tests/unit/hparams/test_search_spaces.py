@@ -72,6 +72,7 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "anneal_steps": ("iters", lambda r: int(10 ** r.uniform(0, 4))),
         "group_step_size": ("groupdro_eta", lambda r: 10 ** r.uniform(-3, -1)),
     },
+    "selfreg": {},
 }
 
 
