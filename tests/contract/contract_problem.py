@@ -22,7 +22,8 @@ PER_DOMAIN = [
 BY_GRADIENT = [("mat", {"weights": weights}) for weights in ("assigned", "soft", "subspace")]
 NEEDS_TWO = [
     *("vrex", "groupdro", "mixup", "mldg", "mmd", "coral", "dann", "andmask", "fishr", "eqrm", "rdm"),
-    *("cad", "condcad", "causirlcoral", "causirlmmd", "cdann", "transfer", "adrmx"),
+    *("cad", "condcad", "causirlcoral", "causirlmmd", "cdann", "transfer", "adrmx", "fish", "sandmask"),
+    *("iga", "trm"),
 ]
 # ERM++ trains the classifier alone at first, which its own tests cover.
 FROM_THE_START = {"ermplusplus": {"head_steps": -1}}

@@ -14,7 +14,8 @@ from domainwise.networks import Network
 
 NEEDS_FEATURES = [
     *("mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr", "cad", "condcad"),
-    *("causirlcoral", "causirlmmd", "miro", "cdann", "transfer", "urm", "adrmx", "ermplusplus"),
+    *("causirlcoral", "causirlmmd", "miro", "cdann", "transfer", "urm", "adrmx", "ermplusplus", "trm"),
+    *("arm", "selfreg"),
 ]
 WRONG = {
     "irm": {"penalty_weight": -1.0, "anneal_steps": -1},
@@ -47,6 +48,11 @@ WRONG = {
         "distance_weight": -1.0,
         "pool": 0,
     },
+    "fish": {"meta_step": 0.0},
+    "sandmask": {"agreement": 1.1, "steepness": 0.0},
+    "iga": {"penalty_weight": -1.0},
+    "trm": {"implicit_weight": -1.0, "anneal_steps": -1, "group_step_size": -0.1},
+    "selfreg": {"feature_weight": -1.0},
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     "sd": {"penalty_weight": -1.0},
     "iberm": {"penalty_weight": -1.0, "anneal_steps": -1},
@@ -107,7 +113,7 @@ def test_all_other_methods_train_any_module(name: str) -> None:
     assert math.isfinite(algorithm.update(random_batches(5, 4))["loss"])
 
 
-@pytest.mark.parametrize("name", ["mtl", "sagnet", "fishr"])
+@pytest.mark.parametrize("name", ["mtl", "sagnet", "fishr", "trm"])
 def test_error_for_a_classifier_that_is_not_linear(name: str) -> None:
     network = Network(nn.Flatten(), nn.Sequential(nn.Linear(432, 3)), input_shape=SHAPE, num_features=432)
     with pytest.raises(ValueError, match="needs a network whose own is linear, got Sequential"):

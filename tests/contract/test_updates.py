@@ -24,11 +24,22 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
-SEVERAL_PASSES = ["at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "transfer", "sam", "sagm"]
+SEVERAL_PASSES = [
+    *("at", "uat", "mat", "ldat", "mldg", "sagnet", "andmask", "transfer", "sam", "sagm", "fish", "sandmask", "iga"),
+]
 
-# On random images domains may agree on no gradient at all, and ANDMask then correctly does not move. By default, ADRMX
-# trains only its discriminator in the first update.
-AGREEABLE = {"andmask": {"agreement": 0.0}, "adrmx": {"discriminator_steps": 1}}
+# On random images domains may agree on no gradient at all, and ANDMask and SANDMask then correctly do not move. By
+# default, ADRMX trains only its discriminator in the first update.
+AGREEABLE = {
+    "andmask": {"agreement": 0.0},
+    "sandmask": {"agreement": 0.0},
+    "adrmx": {"discriminator_steps": 1},
+}
+# The agreement must exceed its threshold in SANDMask, and the few components of a bias may not agree at all.
+MAY_REST = ["sandmask"]
+
+# With its default weight IGA sooner makes all gradients zero than equal, on these few images.
+LENIENT = {"iga": {"penalty_weight": 0.1}}
 
 
 def dim(x: Tensor) -> Tensor:
@@ -49,9 +60,14 @@ def test_an_update_moves_the_network_and_returns_finite_floats(name: str, num_do
         assert type(key) is str
         assert type(value) is float
         assert math.isfinite(value)
-    for old, new in zip(before, algorithm.network.parameters(), strict=True):
-        assert new.isfinite().all()
-        assert not torch.equal(old, new)
+    assert_moved(before, algorithm)
+
+
+def assert_moved(before: list[Tensor], algorithm: Algorithm) -> None:
+    after = list(algorithm.network.parameters())
+    assert all(parameter.isfinite().all() for parameter in after)
+    moved = [not torch.equal(old, new) for old, new in zip(before, after, strict=True)]
+    assert any(moved) if type(algorithm).__name__.lower() in MAY_REST else all(moved)
 
 
 @pytest.mark.parametrize("counts", [(5, 2), (2, 5), (1, 8), (1, 1), (0, 6), (6, 0)])
@@ -68,7 +84,7 @@ def test_domains_may_differ_in_size_or_be_absent(name: str, counts: tuple[int, i
 def test_the_loss_decreases_on_an_easy_problem(name: str) -> None:
     # RSC's loss is that of the remaining features, so with a third of sixteen muted it cannot fall far.
     # ADRMX's heads have four units in their last hidden layer here, and with seed 0 too many of them are never active.
-    hparams = {"rsc": {"feature_drop": 0.1, "sample_drop": 0.1}, "adrmx": {"seed": 1}}
+    hparams = {"rsc": {"feature_drop": 0.1, "sample_drop": 0.1}, "adrmx": {"seed": 1}, **LENIENT}
     algorithm = fresh(name, augment=dim, **hparams.get(name, {}))
     losses = [algorithm.update(separable_batches(step, 16, 12))["loss"] for step in range(80)]
     assert sum(losses[-5:]) / 5 < 0.3 * sum(losses[:5]) / 5
@@ -83,9 +99,7 @@ def test_any_method_trains_any_network(name: str, network: str) -> None:
     algorithm = build(name, NETWORKS[network](SHAPE, 3, 0.1), lr=1e-3, **AGREEABLE.get(name, {}))
     before = [parameter.detach().clone() for parameter in algorithm.network.parameters()]
     assert math.isfinite(algorithm.update(random_batches(3, 2))["loss"])
-    for old, new in zip(before, algorithm.network.parameters(), strict=True):
-        assert new.isfinite().all()
-        assert not torch.equal(old, new)
+    assert_moved(before, algorithm)
     assert algorithm.predict(random_batches(2)[0][0]).shape == (2, 3)
 
 
@@ -179,8 +193,9 @@ def test_an_update_does_not_change_the_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_memory_does_not_grow(name: str) -> None:
-    # GUT's rounds end before the measurement; IRM's and VREx's optimizers are reset within it.
+    # GUT's rounds end before the measurement; IRM's and VREx's optimizers are reset within it; TRM's term is on.
     hparams = {"gut": {"round_every": 2, "pool": 8}, "irm": {"anneal_steps": 50}, "vrex": {"anneal_steps": 50}}
+    hparams["trm"] = {"anneal_steps": 0}
     algorithm = fresh(name, wide_network, lr=1e-4, **hparams.get(name, {}))
     batches = random_batches(32, 32)
 
@@ -207,7 +222,7 @@ def wide_network() -> Network:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_labels_determine_what_is_learned(name: str) -> None:
     """An update that ignored the labels would pass most other tests."""
-    algorithm = fresh(name, augment=dim)
+    algorithm = fresh(name, augment=dim, **LENIENT.get(name, {}))
     for step in range(80):
         algorithm.update([(x, (y + 1) % 3) for x, y in separable_batches(step, 16, 12)])
     x, y = separable_batches(1000, 200)[0]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from domainwise.algorithms.adrmx import ADRMX
 from domainwise.algorithms.andmask import ANDMask
+from domainwise.algorithms.arm import ARM
 from domainwise.algorithms.at import AT
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.cad import CAD
@@ -16,11 +17,13 @@ from domainwise.algorithms.dann import DANN
 from domainwise.algorithms.eqrm import EQRM
 from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.ermplusplus import ERMPlusPlus
+from domainwise.algorithms.fish import Fish
 from domainwise.algorithms.fishr import Fishr
 from domainwise.algorithms.groupdro import GroupDRO
 from domainwise.algorithms.gut import GUT
 from domainwise.algorithms.iberm import IBERM
 from domainwise.algorithms.ibirm import IBIRM
+from domainwise.algorithms.iga import IGA
 from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
@@ -35,8 +38,11 @@ from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagm import SAGM
 from domainwise.algorithms.sagnet import SagNet
 from domainwise.algorithms.sam import SAM
+from domainwise.algorithms.sandmask import SANDMask
 from domainwise.algorithms.sd import SD
+from domainwise.algorithms.selfreg import SelfReg
 from domainwise.algorithms.transfer import Transfer
+from domainwise.algorithms.trm import TRM
 from domainwise.algorithms.uat import UAT
 from domainwise.algorithms.urm import URM
 from domainwise.algorithms.vrex import VREx
@@ -79,11 +85,18 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "transfer": Transfer,
     "urm": URM,
     "adrmx": ADRMX,
+    "fish": Fish,
+    "sandmask": SANDMask,
+    "iga": IGA,
+    "trm": TRM,
+    "arm": ARM,
+    "selfreg": SelfReg,
 }
 
 __all__ = [
     "ADRMX",
     "ALGORITHMS",
+    "ARM",
     "AT",
     "CAD",
     "CDANN",
@@ -94,6 +107,7 @@ __all__ = [
     "GUT",
     "IBERM",
     "IBIRM",
+    "IGA",
     "IRM",
     "LDAT",
     "MAT",
@@ -107,6 +121,7 @@ __all__ = [
     "SAGM",
     "SAM",
     "SD",
+    "TRM",
     "UAT",
     "URM",
     "ANDMask",
@@ -115,10 +130,13 @@ __all__ = [
     "CausIRLMMD",
     "CondCAD",
     "ERMPlusPlus",
+    "Fish",
     "Fishr",
     "GroupDRO",
     "Mixup",
+    "SANDMask",
     "SagNet",
+    "SelfReg",
     "Transfer",
     "VREx",
 ]

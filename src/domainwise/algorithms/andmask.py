@@ -40,8 +40,12 @@ class ANDMask(Algorithm):
             loss = F.cross_entropy(self.network(x), y)
             gradients.append(compute_gradients(loss, weights))
             losses.append(loss.detach())
-        self.apply_gradients_(compute_masked_mean(gradients, self.hparams.agreement))
+        self.apply_gradients_(self.combine_gradients(gradients))
         return {"loss": torch.stack(losses).mean().item()}
+
+    def combine_gradients(self, gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Return one gradient per parameter tensor from `gradients[domain]`."""
+        return compute_masked_mean(gradients, self.hparams.agreement)
 
 
 def compute_masked_mean(gradients: Sequence[Sequence[Tensor]], agreement: float) -> list[Tensor]:

@@ -167,7 +167,9 @@ class Algorithm(nn.Module, ABC):
     def apply_gradients_(self, gradients: Iterable[Tensor]) -> None:
         """Take one step of the network's optimizer along the given gradients of its trainable parameters."""
         for parameter, gradient in zip(trainable_parameters(self.network).values(), gradients, strict=True):
-            parameter.grad = gradient
+            # Fused Adam reads both in the order of memory, so their layouts must be the same.
+            is_aligned = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if is_aligned else torch.empty_like(parameter).copy_(gradient)
         self.step_(self.optimizer)
 
     def step_(self, optimizer: Optimizer) -> None:

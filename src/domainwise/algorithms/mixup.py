@@ -40,7 +40,7 @@ class Mixup(LossAlgorithm):
     def compute_loss(self, batches: Batches) -> Objective:
         nonempty = nonempty_batches(batches, self.num_domains)
         order = torch.randperm(len(nonempty), generator=self.generator).tolist()
-        weights = self._draw_weights(len(nonempty))
+        weights = draw_beta_weights(self.hparams.alpha, len(nonempty), self.generator)
         mixed: list[tuple[Tensor, Tensor]] = []
         other_labels, shares = [], []
         for position, weight in enumerate(weights):
@@ -56,8 +56,9 @@ class Mixup(LossAlgorithm):
         loss = mean_per_domain(share * first + (1 - share) * second, mixed).mean()
         return loss, {"loss": loss}
 
-    def _draw_weights(self, count: int) -> list[float]:
-        # torch's Beta takes no generator, so the run's generator seeds numpy's.
-        seed = int(torch.randint(2**62, (), generator=self.generator))
-        alpha = self.hparams.alpha
-        return [float(weight) for weight in np.random.default_rng(seed).beta(alpha, alpha, size=count)]
+
+def draw_beta_weights(alpha: float, count: int, generator: torch.Generator | None) -> list[float]:
+    """Draw mixing weights from Beta(alpha, alpha)."""
+    # torch's Beta takes no generator, so the run's generator seeds numpy's.
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return [float(weight) for weight in np.random.default_rng(seed).beta(alpha, alpha, size=count)]
