@@ -31,6 +31,7 @@ EVENTFUL = {
     "mtl": {"ema": 0.5},
     "mldg": {"meta_test_domains": 1},
     "ermplusplus": {"head_steps": 2},
+    "fish": {"order": "random"},
     "iberm": {"anneal_steps": 3},
     "ibirm": {"anneal_steps": 2, "bottleneck_anneal_steps": 4},
     "fishr": {"anneal_steps": 3},
