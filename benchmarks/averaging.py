@@ -76,11 +76,8 @@ def run_all(options: argparse.Namespace) -> None:
         for test_domain in list_test_domains(options):
             for method in methods:
                 settings = make_settings(options, method, trial, test_domain)
-                named = {
-                    **settings,
-                    "dataset": dataset_name(options.dataset),
-                    "weights": Path(options.weights or "").name,
-                }
+                # Where the files are does not matter.
+                places = {"dataset": dataset_name(options.dataset), "weights": Path(options.weights or "").name}
                 key = json.dumps([{**settings, **places}, sorted(averages), options.records], sort_keys=True)
                 if key not in done:
                     tasks.append((key, settings, averages, options.records))
