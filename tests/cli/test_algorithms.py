@@ -32,6 +32,19 @@ def test_variants_list_what_they_set(domainwise: Any) -> None:
     )
 
 
+def test_a_method_shows_what_it_has_for_some_datasets(domainwise: Any) -> None:
+    lines = domainwise("algorithms", "rdm").out.splitlines()
+    assert "on terra_incognita, domainnet: batch_size 40, search int U(30, 60)" in lines
+    assert not any(line.startswith("on ") for line in domainwise("algorithms", "irm").out.splitlines())
+    (setting,) = json.loads(domainwise("algorithms", "urm", "--json").out)["by_dataset"]
+    assert setting == {
+        "name": "discriminator_lr",
+        "default": None,
+        "search": "10^U(-5.5, -3.5)",
+        "datasets": ["colored_mnist", "rotated_mnist"],
+    }
+
+
 def test_json(domainwise: Any) -> None:
     methods = json.loads(domainwise("algorithms", "--json").out)
     assert [method["name"] for method in methods] == list(ALGORITHMS)

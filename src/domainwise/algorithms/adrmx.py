@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, count_classes, factory_kwargs
 from domainwise.algorithms.dann import build_mlp
-from domainwise.hparams import Choice, Hparams, hparam
+from domainwise.hparams import MNIST_DATASETS, PHOTO_DATASETS, Choice, DatasetSetting, Hparams, hparam
 from domainwise.networks import Network
 
 _TEMPERATURE = 0.07
@@ -19,6 +19,11 @@ _EPS = 1e-5
 
 @dataclass(frozen=True)
 class ADRMXHparams(Hparams):
+    BY_DATASET = (
+        DatasetSetting("lr", 3e-5, Choice((2e-5, 3e-5, 4e-5, 5e-5)), PHOTO_DATASETS),
+        DatasetSetting("lr", 3e-3, Choice((5e-4, 1e-3, 2e-3, 3e-3)), MNIST_DATASETS),
+    )
+
     lr: float = hparam(3e-5, help="Learning rate of both Adams.", search=Choice((2e-5, 3e-5, 4e-5, 5e-5)))
     weight_decay: float = hparam(0.0, help="Weight decay of the network's Adam.", search=Choice((0.0,)))
     adversary_weight: float = hparam(0.75, help="Weight of the discriminator's loss in the network's loss.", low=0)

@@ -8,13 +8,22 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import Batches, Objective, concatenate_batches, mean_per_domain, nonempty_domains
 from domainwise.algorithms.penalties import AnnealedHparams, AnnealedPenalty, compute_pair_distance
-from domainwise.hparams import Uniform, hparam
+from domainwise.hparams import Choice, DatasetSetting, Uniform, hparam
 
 _BANDWIDTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
 @dataclass(frozen=True)
 class RDMHparams(AnnealedHparams):
+    BY_DATASET = (
+        DatasetSetting("penalty_weight", 5.0, Uniform(1, 10), ("pacs", "terra_incognita")),
+        DatasetSetting("penalty_weight", 0.5, Uniform(0.1, 1), ("domainnet",)),
+        DatasetSetting("anneal_steps", 2400, Uniform(1500, 3000, whole=True), ("domainnet",)),
+        DatasetSetting("variance_weight", 0.0, Choice((0.0,)), ("office_home", "terra_incognita", "domainnet")),
+        DatasetSetting("batch_size", 88, Uniform(70, 100, whole=True), ("pacs", "vlcs", "office_home")),
+        DatasetSetting("batch_size", 40, Uniform(30, 60, whole=True), ("terra_incognita", "domainnet")),
+    )
+
     penalty_weight: float = hparam(
         5.0,
         help="Weight of the distance between the losses after anneal_steps updates; before that it is 0.",

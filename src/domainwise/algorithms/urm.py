@@ -8,13 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, factory_kwargs, require_features
-from domainwise.hparams import Choice, Hparams, Power, Uniform, hparam
+from domainwise.hparams import MNIST_DATASETS, Choice, DatasetSetting, Hparams, Power, Uniform, hparam
 
 _WIDTH = 100
 
 
 @dataclass(frozen=True)
 class URMHparams(Hparams):
+    BY_DATASET = (DatasetSetting("discriminator_lr", None, Power(10, -5.5, -3.5), MNIST_DATASETS),)
+
     adversary_weight: float = hparam(
         0.1,
         help="Weight of the features' part of the network's and of the discriminator's loss (lambda).",

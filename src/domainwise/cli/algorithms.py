@@ -62,6 +62,15 @@ def describe_method(name: str) -> dict[str, Any]:
         "min_domains": method.min_domains,
         "source": method.source,
         "hparams": hparams,
+        "by_dataset": [
+            {
+                "name": setting.name,
+                "default": setting.default,
+                "search": str(setting.search),
+                "datasets": list(setting.datasets),
+            }
+            for setting in method.Hparams.BY_DATASET
+        ],
         "variants": {
             variant: {
                 key: value
@@ -92,11 +101,19 @@ def format_overview(cards: str) -> str:
 
 
 def format_hparams(name: str) -> str:
-    """Return the hyperparameters of a method as a Markdown table."""
+    """Return the hyperparameters of a method as a Markdown table, and those for some datasets as another."""
     from domainwise.reports.formats import format_markdown_table
 
-    rows = [(f"`{hparam}`", *rest) for hparam, *rest in _hparam_rows(describe_method(name))]
-    return format_markdown_table(("hyperparameter", "default", "search", "meaning"), rows)
+    method = describe_method(name)
+    rows = [(f"`{hparam}`", *rest) for hparam, *rest in _hparam_rows(method)]
+    table = format_markdown_table(("hyperparameter", "default", "search", "meaning"), rows)
+    if not method["by_dataset"]:
+        return table
+    rows = [
+        (f"`{each['name']}`", _format_value(each["default"]), each["search"], ", ".join(each["datasets"]))
+        for each in method["by_dataset"]
+    ]
+    return f"{table}\n\n{format_markdown_table(('hyperparameter', 'default', 'search', 'datasets'), rows)}"
 
 
 def _print_method(name: str) -> None:
@@ -114,6 +131,11 @@ def _print_method(name: str) -> None:
     console = Console()
     # Do not wrap to the width of a terminal if there is none.
     (console if console.is_terminal else Console(width=200)).print(table)
+    if method["by_dataset"]:
+        print()
+    for each in method["by_dataset"]:
+        default = _format_value(each["default"])
+        print(f"on {', '.join(each['datasets'])}: {each['name']} {default}, search {each['search']}")
     for variant, settings in method["variants"].items():
         print(f"\nvariant={variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
 

@@ -89,15 +89,32 @@ def hparam(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# DomainBed's datasets, for methods whose settings depend on them.
+MNIST_DATASETS = ("colored_mnist", "rotated_mnist")
+PHOTO_DATASETS = ("pacs", "vlcs", "office_home", "terra_incognita", "domainnet")
+
+
+@dataclass(frozen=True)
+class DatasetSetting:
+    """Default and search distribution that a hyperparameter of a method, or `batch_size`, has on some datasets."""
+
+    name: str
+    default: Any
+    search: Distribution
+    datasets: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Hparams:
     """The hyperparameters that every method has. Methods add their own fields in a frozen subclass.
 
-    `VARIANTS` maps each value of the field `variant` to the settings it implies. Values given explicitly take
-    precedence.
+    `VARIANTS` maps each value of the field `variant` to the settings it implies. `BY_DATASET` has the defaults and
+    distributions that are the method's own on some datasets; they replace those of the dataset. Values given explicitly
+    take precedence.
     """
 
     VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    BY_DATASET: ClassVar[tuple[DatasetSetting, ...]] = ()
 
     lr: float = hparam(5e-5, help="Learning rate of Adam.", search=Power(10, -5, -3.5))
     weight_decay: float = hparam(0.0, help="Weight decay of Adam.", search=Power(10, -6, -2))
@@ -142,6 +159,11 @@ class Hparams:
         hints = get_type_hints(cls)
         _check_names(text, cls.fields())
         return {name: _parse_value(name, value, hints[name]) for name, value in text.items()}
+
+    @classmethod
+    def for_dataset(cls, dataset: str) -> dict[str, DatasetSetting]:
+        """Return the settings that are the method's own on this dataset, by name."""
+        return {setting.name: setting for setting in cls.BY_DATASET if dataset in setting.datasets}
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

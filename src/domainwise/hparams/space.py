@@ -53,14 +53,16 @@ RUN_SETTINGS: Mapping[str, SearchDimension] = {
 
 
 def domainbed(task: SearchTask) -> dict[str, SearchDimension]:
-    """Return the ranges declared in the method's `Hparams`, except those that the dataset replaces."""
+    """Return the ranges declared in the method's `Hparams`: those for the dataset, else the dataset's, else its own."""
     dimensions = dict(RUN_SETTINGS)
     for name, field in task.hparams.fields().items():
         # A user's own method may have plain dataclass fields, without metadata.
         if (distribution := field.metadata.get("search")) is not None:
             dimensions[name] = SearchDimension(distribution, field.metadata.get("key") or name)
+    own = {name: setting.search for name, setting in task.hparams.for_dataset(task.dataset).items()}
+    ranges = {**task.dataset_ranges, **own}
     return {
-        name: SearchDimension(task.dataset_ranges.get(name, dimension.distribution), dimension.key)
+        name: SearchDimension(ranges.get(name, dimension.distribution), dimension.key)
         for name, dimension in dimensions.items()
     }
 

@@ -157,12 +157,14 @@ class DatasetCache:
 
 
 def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
-    """Fill in everything left open: the dataset's defaults and every hyperparameter."""
+    """Fill in everything left open: the defaults of the method on the dataset, of the dataset, and of the method."""
     parts = assign_roles(dataset, config.train_domains, config.test_domains)
     config = _apply_run_defaults(config)
     hparams_class = config.algorithm_class().Hparams
-    defaults = {name: value for name, value in dataset.defaults.items() if name in hparams_class.fields()}
-    hparams = hparams_class.build(defaults, **config.hparams)
+    own = {name: setting.default for name, setting in hparams_class.for_dataset(dataset.name).items()}
+    defaults = {**dataset.defaults, **own}
+    fields = hparams_class.fields()
+    hparams = hparams_class.build({name: defaults[name] for name in defaults if name in fields}, **config.hparams)
     network = config.network if config.network is not None else dataset.network
     weights, batch_norm = _resolve_weights(config, network, dataset)
     resolved = dataclasses.replace(
@@ -176,7 +178,7 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
         test_domains=parts.test,
         steps=config.steps or dataset.steps,
         record_every=config.record_every or dataset.record_every,
-        batch_size=config.batch_size or int(dataset.defaults.get("batch_size", 32)),
+        batch_size=config.batch_size or int(defaults.get("batch_size", 32)),
     )
     return dataclasses.replace(resolved, average_options=_resolve_average_options(resolved)), parts
 

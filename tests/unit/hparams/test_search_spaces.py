@@ -11,8 +11,9 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.image_datasets import PUBLISHED
 from domainwise.data.mnist import MNIST_SEARCH
 from domainwise.errors import DomainwiseError
-from domainwise.hparams import SPACES, Choice, Distribution, SearchTask, draw_hparams, read_space
+from domainwise.hparams import MNIST_DATASETS, PHOTO_DATASETS, SPACES, Choice, SearchTask, draw_hparams, read_space
 from domainwise.seeds import seed_hash
+from domainwise.storage.discovery import _DOMAINBED_DATASETS
 
 Draw = Callable[[np.random.RandomState], Any]
 
@@ -82,7 +83,6 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
         "burn_in_steps": ("eqrm_burnin_iters", lambda r: 10 ** r.uniform(2.5, 3.5)),
         "quantile_lr": ("eqrm_lr", lambda r: 10 ** r.uniform(-7, -5)),
     },
-    # For datasets for which DomainBed has no other, and except the batch size: that is the same for all methods.
     "rdm": {
         "penalty_weight": ("rdm_lambda", lambda r: r.uniform(0.1, 10)),
         "anneal_steps": ("rdm_penalty_anneal_iters", lambda r: int(r.uniform(800, 2700))),
@@ -135,8 +135,40 @@ OWN: Mapping[str, Mapping[str, tuple[str, Draw]]] = {
 OWN = {**OWN, "cdann": OWN["dann"]}
 
 
-def task(algorithm: str, dataset: str = "pacs", ranges: Mapping[str, Distribution] | None = None) -> SearchTask:
-    return SearchTask(algorithm, ALGORITHMS[algorithm].Hparams, dataset, ranges or {})
+def depend_on_dataset(algorithm: str, dataset: str) -> dict[str, tuple[str, Draw]]:
+    """What DomainBed draws otherwise for this dataset, its branches one by one."""
+    theirs: dict[str, tuple[str, Draw]] = {}
+    if dataset in MNIST_DATASETS:
+        suffix = "_g" if algorithm in ("dann", "cdann") else ""
+        theirs["lr"] = f"lr{suffix}", lambda r: 10 ** r.uniform(-4.5, -2.5)
+        theirs["weight_decay"] = f"weight_decay{suffix}", lambda r: 0.0
+        theirs["batch_size"] = "batch_size", lambda r: int(2 ** r.uniform(3, 9))
+        if suffix:
+            theirs["discriminator_lr"] = "lr_d", lambda r: 10 ** r.uniform(-4.5, -2.5)
+        if algorithm == "urm":
+            theirs["discriminator_lr"] = "urm_discriminator_lr", lambda r: 10 ** r.uniform(-5.5, -3.5)
+        if algorithm == "adrmx":
+            theirs["lr"] = "lr", lambda r: r.choice([5e-4, 1e-3, 2e-3, 3e-3])
+    elif dataset == "domainnet":
+        theirs["batch_size"] = "batch_size", lambda r: int(2 ** r.uniform(3, 5))
+    if algorithm != "rdm" or dataset in MNIST_DATASETS:
+        return theirs
+    if dataset == "domainnet":
+        theirs["penalty_weight"] = "rdm_lambda", lambda r: r.uniform(0.1, 1)
+        theirs["anneal_steps"] = "rdm_penalty_anneal_iters", lambda r: int(r.uniform(1500, 3000))
+    elif dataset in ("pacs", "terra_incognita"):
+        theirs["penalty_weight"] = "rdm_lambda", lambda r: r.uniform(1, 10)
+    if dataset in ("terra_incognita", "office_home", "domainnet"):
+        theirs["variance_weight"] = "variance_weight", lambda r: 0.0
+    low, high = (30, 60) if dataset in ("domainnet", "terra_incognita") else (70, 100)
+    theirs["batch_size"] = "batch_size", lambda r: int(r.uniform(low, high))
+    return theirs
+
+
+def task(algorithm: str, dataset: str = "pacs") -> SearchTask:
+    published = PUBLISHED[dataset].settings.get("search", {}) if dataset in PUBLISHED else {}
+    ranges = MNIST_SEARCH if dataset in MNIST_DATASETS else published
+    return SearchTask(algorithm, ALGORITHMS[algorithm].Hparams, dataset, ranges)
 
 
 def draw(space: str, task: SearchTask, hparams_seed: int, trial_seed: int = 0) -> dict[str, Any]:
@@ -144,13 +176,13 @@ def draw(space: str, task: SearchTask, hparams_seed: int, trial_seed: int = 0) -
 
 
 @pytest.mark.parametrize("algorithm", OWN)
-@pytest.mark.parametrize(("hparams_seed", "trial_seed"), [(1, 0), (7, 2), (19, 1)])
-def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, hparams_seed: int, trial_seed: int) -> None:
-    def theirs(key: str, value: Draw) -> Any:
-        return value(np.random.RandomState(seed_hash(seed_hash(hparams_seed, trial_seed), key)))
-
-    expected = {name: theirs(key, value) for name, (key, value) in {**COMMON, **OWN[algorithm]}.items()}
-    assert draw("domainbed", task(algorithm), hparams_seed, trial_seed) == expected
+@pytest.mark.parametrize("dataset", [*MNIST_DATASETS, *PHOTO_DATASETS])
+def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, dataset: str) -> None:
+    ranges = {**COMMON, **OWN[algorithm], **depend_on_dataset(algorithm, dataset)}
+    for hparams_seed, trial_seed in ((1, 0), (7, 2), (19, 1)):
+        seed = seed_hash(hparams_seed, trial_seed)
+        theirs = {name: value(np.random.RandomState(seed_hash(seed, key))) for name, (key, value) in ranges.items()}
+        assert draw("domainbed", task(algorithm, dataset), hparams_seed, trial_seed) == theirs
 
 
 def test_all_baselines_of_domainbed_are_compared() -> None:
@@ -159,23 +191,32 @@ def test_all_baselines_of_domainbed_are_compared() -> None:
     assert set(OWN) == set(ALGORITHMS) - other
 
 
-def test_mnist_and_domainnet_have_their_own_ranges() -> None:
-    seed = seed_hash(seed_hash(3, 1), "lr"), seed_hash(seed_hash(3, 1), "batch_size")
-    digits = draw("domainbed", task("erm", "colored_mnist", MNIST_SEARCH), 3, 1)
-    assert digits["lr"] == 10 ** np.random.RandomState(seed[0]).uniform(-4.5, -2.5)
-    assert digits["batch_size"] == int(2 ** np.random.RandomState(seed[1]).uniform(3, 9))
-    assert digits["weight_decay"] == 0
-    dann = draw("domainbed", task("dann", "colored_mnist", MNIST_SEARCH), 3, 1)
-    assert dann["lr"] == 10 ** np.random.RandomState(seed_hash(seed_hash(3, 1), "lr_g")).uniform(-4.5, -2.5)
-    many = PUBLISHED["domainnet"].settings["search"]
-    batch = draw("domainbed", task("erm", "domainnet", many), 3, 1)["batch_size"]
-    assert batch == int(2 ** np.random.RandomState(seed[1]).uniform(3, 5))
+def test_all_datasets_of_domainbed_are_compared() -> None:
+    converted = {name for name, _ in _DOMAINBED_DATASETS.values()}
+    assert sorted((*MNIST_DATASETS, *PHOTO_DATASETS)) == sorted(converted)
+
+
+def test_ranges_of_a_method_on_a_dataset_apply_to_that_dataset_and_method_only() -> None:
+    assert 70 <= draw("domainbed", task("rdm", "vlcs"), 3)["batch_size"] < 100
+    assert draw("domainbed", task("rdm", "photos"), 3)["batch_size"] == draw("domainbed", task("erm"), 3)["batch_size"]
+    as_on_pacs = draw("domainbed:pacs", task("rdm", "photos"), 3)
+    assert as_on_pacs == draw("domainbed", task("rdm"), 3) != draw("domainbed", task("rdm", "photos"), 3)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_settings_for_datasets_are_searched_and_unique(algorithm: str) -> None:
+    hparams = ALGORITHMS[algorithm].Hparams
+    searched = {name for name, field in hparams.fields().items() if field.metadata["search"]} | {"batch_size"}
+    keys = [(setting.name, dataset) for setting in hparams.BY_DATASET for dataset in setting.datasets]
+    assert {name for name, _ in keys} <= searched
+    assert len(keys) == len(set(keys))
+    assert {dataset for _, dataset in keys} <= {*MNIST_DATASETS, *PHOTO_DATASETS}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_method_accepts_its_draws(algorithm: str) -> None:
-    for seed in range(20):
-        values = draw("domainbed", task(algorithm), seed)
+    for seed, dataset in enumerate(("pacs", "office_home", "domainnet", "colored_mnist") * 5):
+        values = draw("domainbed", task(algorithm, dataset), seed)
         own = {name: value for name, value in values.items() if name not in ("batch_size", "dropout")}
         ALGORITHMS[algorithm].Hparams.build(**own)
 
