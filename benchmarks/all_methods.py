@@ -1,124 +1,317 @@
-"""Accuracy of every method on the synthetic data: on the training domains' holdout and under unseen shifts.
+"""Every method, and what averaging its weights is worth: each run is trained once, and all averages are evaluated.
 
-Methods use their defaults and those of the dataset, except for four that do not learn well with them: their settings
-were chosen by training-domain holdout on seed 0 alone. NCDG uses augmented copies, so ERM on the same copies is
-included. The figure shows the accuracy of each seed at shift 12.
+Averaging does not change training, so all averages of a run are compared on the same trajectory. Among the records of a
+run, models are selected by the training domains' holdouts; differences are those of trials, each the mean over its test
+domains, to the run's own weights (`none`). Methods use their defaults and those of the dataset, except for `SCHEDULES`,
+which are shortened to the steps of the run, and for `SILHOUETTES`: weights at which a method learns at all, chosen by
+training-domain holdout on trial 0 alone.
 
-    python benchmarks/all_methods.py --picture docs/methods.png
-    python benchmarks/all_methods.py --methods erm mmd --seeds 1 -H penalty_weight=0.1
+    python benchmarks/all_methods.py run silhouettes --methods all --trials 5 --steps 500 --records 1
+    python benchmarks/all_methods.py run DATA/OfficeCaltech10 --methods erm coral mat --trials 3 --weights FILE
+    python benchmarks/all_methods.py run DATA/PACS --test-domain sketch --steps 800 --average none --average sma@0.25
+    python benchmarks/all_methods.py tables --picture all_methods.png
 
-Finished runs are reused; rerun the same command to resume.
+An average is `none`, `sma`, `sma@0.25` (averaging starts after a quarter of the steps), `ema@0.99` (decay) or `swad`.
+Each run adds one line to the output file; rerun a command to resume it.
 """
 
 import argparse
+import json
 import statistics
 import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.options import parse_pairs
+from domainwise.averaging import WeightAverage, build_average, default_sma_start, default_swad_every
 from domainwise.reports.formats import format_markdown_table
-from domainwise.sweeps.engine import EngineCallbacks
-from domainwise.sweeps.local_engine import run_all
-from domainwise.training import RunConfig, RunResult
+from domainwise.reproduction.recipe import find_scale
+from domainwise.selection.statistics import estimate_mean
+from domainwise.training import RunConfig
+from domainwise.training.device import keep_freed_memory
+from domainwise.training.evaluation import evaluate, measure_holdout_loss
+from domainwise.training.registry import DatasetCache, dataset_name
+from domainwise.training.trainer import Trainer
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "at": {"epsilon": 0.1, "step_size": 0.1, "start": "zero"},
+Line = dict[str, Any]
+NONE = "none"
+# Updates before a penalty or the whole network is switched on, as a share of the steps: DomainBed's of its 5000.
+SCHEDULES: dict[str, dict[str, float]] = {
+    "irm": {"anneal_steps": 0.1},
+    "vrex": {"anneal_steps": 0.1},
+    "iberm": {"anneal_steps": 0.1},
+    "ibirm": {"anneal_steps": 0.1, "bottleneck_anneal_steps": 0.1},
+    "fishr": {"anneal_steps": 0.3},
+    "rdm": {"anneal_steps": 0.3},
+    "eqrm": {"burn_in_steps": 0.5},
+    "ermplusplus": {"head_steps": 0.1},
+}
+# With their defaults, these stay at chance on silhouettes, or nearly so.
+SILHOUETTES: dict[str, dict[str, float]] = {
     "dann": {"adversary_weight": 0.01},
+    "cdann": {"adversary_weight": 0.01},
     "mmd": {"penalty_weight": 0.01},
+    "causirlmmd": {"penalty_weight": 0.01},
     "rsc": {"feature_drop": 0.1, "sample_drop": 0.1},
+    "iga": {"penalty_weight": 0.1},
 }
-AUGMENTED = "erm, augmented"
-# Without its two terms, NCDG is ERM on images and their augmented copies.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, SETTINGS.get(name, {})) for name in ALGORITHMS},
-    AUGMENTED: ("ncdg", {"coverage_weight": 0.0, "similarity_weight": 0.0}),
-}
-FAMILY = ("at", "uat", "mat", "ldat")
-SHIFTS = ("shift_0", "shift_4", "shift_8", "shift_12", "shift_16")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=2, help="number of single-threaded processes")
-    parser.add_argument("--output", type=Path, default=Path("runs/all-methods"))
-    parser.add_argument("--picture", type=Path, help="file for the figure of accuracy at shift 12")
-    parser.add_argument("-H", "--hparam", action="append", default=[], metavar="NAME=VALUE")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("dataset")
+    run.add_argument("--methods", nargs="+", default=["erm"], help="names, or all")
+    run.add_argument("--average", action="append", default=[], help="default: none, sma and swad")
+    run.add_argument("--trials", type=int, default=3)
+    run.add_argument("--first-trial", type=int, default=0)
+    run.add_argument("--test-domain", action="append", default=[])
+    run.add_argument("--steps", type=int)
+    run.add_argument("--records", type=int, default=5, help="evaluations per run, evenly spaced")
+    run.add_argument("--weights")
+    run.add_argument("-H", "--hparam", action="append", default=[], metavar="METHOD.NAME=VALUE")
+    run.add_argument("--workers", type=int, default=2, help="number of single-threaded processes")
+    run.add_argument("--output", type=Path, default=Path("all_methods.jsonl"))
+    tables = commands.add_parser("tables")
+    tables.add_argument("--output", type=Path, default=Path("all_methods.jsonl"))
+    tables.add_argument("--picture", type=Path)
     options = parser.parse_args()
-    overrides = parse_pairs(options.hparam, "--hparam")
-    # Seed by seed, so that an interrupted comparison still has complete seeds.
-    runs = [(method, seed) for seed in range(options.seeds) for method in options.methods]
-    configs = [make_config(method, overrides, seed, options.steps, options.output) for method, seed in runs]
+    if options.command == "run":
+        run_all(options)
+    else:
+        print_tables(read_lines(options.output), options.picture)
 
-    def show(number: int, result: RunResult) -> None:
-        print(f"{number + 1}/{len(configs)} {result.folder.name}: holdout {holdout(result):.3f}", file=sys.stderr)
 
-    results = run_all(configs, EngineCallbacks(on_done=show), workers=options.workers)
-    by_method: dict[str, list[RunResult]] = {method: [] for method in options.methods}
-    for (method, _), result in zip(runs, results, strict=True):
-        assert result is not None  # a run that fails stops the engine
-        by_method[method].append(result)
-    header = ("method", "settings", "holdout", *(name.replace("_", " ") for name in SHIFTS), "shift 12, each seed")
-    print(
-        format_markdown_table(header, [make_row(method, overrides, results) for method, results in by_method.items()])
+def run_all(options: argparse.Namespace) -> None:
+    methods = list(ALGORITHMS) if options.methods == ["all"] else options.methods
+    averages = options.average or [NONE, "sma", "swad"]
+    done = {line["key"] for line in read_lines(options.output)}
+    tasks = []
+    for trial in range(options.first_trial, options.first_trial + options.trials):
+        for test_domain in list_test_domains(options):
+            for method in methods:
+                settings = make_settings(options, method, trial, test_domain)
+                # Where the files are does not matter.
+                places = {"dataset": dataset_name(options.dataset), "weights": Path(options.weights or "").name}
+                key = json.dumps([{**settings, **places}, sorted(averages), options.records], sort_keys=True)
+                if key not in done:
+                    tasks.append((key, settings, averages, options.records))
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=keep_freed_memory) as pool:
+        futures = [pool.submit(run_once, *task) for task in tasks]
+        for number, future in enumerate(as_completed(futures), start=1):
+            line = future.result()
+            with options.output.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            final = {name: round(each[-1]["test"], 3) for name, each in line["averages"].items()}
+            print(f"{number}/{len(tasks)} {line['method']} trial {line['trial']} {final}", file=sys.stderr, flush=True)
+
+
+def list_test_domains(options: argparse.Namespace) -> list[tuple[str, ...]]:
+    if options.test_domain:
+        return [(name,) for name in options.test_domain]
+    dataset = DatasetCache().build(RunConfig(dataset=options.dataset))
+    if any(domain.role for domain in dataset.domains):
+        return [()]
+    return [(name,) for name in dataset.domain_names]
+
+
+def make_settings(
+    options: argparse.Namespace, method: str, trial: int, test_domains: tuple[str, ...]
+) -> dict[str, Any]:
+    is_synthetic = dataset_name(options.dataset).startswith("silhouettes")
+    hparams = {key: str(value) for key, value in (SILHOUETTES.get(method, {}) if is_synthetic else {}).items()}
+    if options.steps is not None:
+        hparams |= {key: str(round(share * options.steps)) for key, share in SCHEDULES.get(method, {}).items()}
+    for text in options.hparam:
+        name, _, value = text.partition("=")
+        owner, _, key = name.partition(".")
+        if owner == method:
+            hparams[key] = value
+    settings: dict[str, Any] = {
+        "dataset": options.dataset,
+        "algorithm": method,
+        "hparams": ALGORITHMS[method].Hparams.parse(hparams),
+        "trial_seed": trial,
+        "test_domains": test_domains,
+    }
+    if not is_synthetic:
+        scale = find_scale("cpu").get_settings("pacs")
+        settings |= {**scale, "dataset_options": {"image_size": scale["image_size"]}}
+        del settings["image_size"]
+    if options.steps is not None:
+        settings["steps"] = options.steps
+    if options.weights is not None:
+        settings["weights"] = options.weights
+    return settings
+
+
+_datasets = DatasetCache()
+
+
+def run_once(key: str, settings: dict[str, Any], names: Sequence[str], num_records: int) -> Line:
+    """Train one run and evaluate all averages of its weights `num_records` times."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig.of(**{**settings, "threads": 1, "device": "cpu", "output": Path(folder) / "run"})
+        trainer = Trainer(config, datasets=_datasets, on_step=lambda step, loss: follow(step))
+        averages: dict[str, WeightAverage] = {}
+        records: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+
+        def follow(step: int) -> None:
+            steps = trainer.config.steps
+            assert steps is not None
+            network = trainer.algorithm.network
+            if not averages:
+                averages.update({name: parse_average(name, network, steps) for name in names if name != NONE})
+            for average in averages.values():
+                average.update_(network, measure_loss)
+            # Rounded so that the last step is always among them.
+            if any(step == round(steps * (number + 1) / num_records) for number in range(num_records)):
+                for name in names:
+                    records[name].append(measure(name, step))
+
+        def measure_loss() -> float:
+            parts = (trainer.dataset, trainer.splits, trainer.roles, trainer.device, trainer.world)
+            return measure_holdout_loss(trainer.algorithm.predict, *parts)
+
+        def measure(name: str, step: int) -> dict[str, float]:
+            network = trainer.algorithm.network
+            if name != NONE:
+                trainer.algorithm.network = averages[name].averaged_network()
+            accuracy = evaluate(
+                *(trainer.algorithm, trainer.dataset, trainer.splits, trainer.roles, "selection"),
+                *(trainer.device, trainer.world),
+            )
+            trainer.algorithm.network = network
+            return {
+                "step": step,
+                "holdout": statistics.fmean(accuracy[domain]["holdout"] for domain in trainer.roles.train),
+                "test": statistics.fmean(accuracy[domain]["main"] for domain in trainer.roles.test),
+                **{domain: accuracy[domain]["main"] for domain in trainer.roles.test},
+            }
+
+        result = trainer.fit()
+    return {
+        "key": key,
+        "dataset": result.config.dataset_name,
+        "method": result.config.algorithm_name,
+        "trial": result.config.trial_seed,
+        "test_domains": list(result.config.test_domains),
+        "steps": result.config.steps,
+        "hparams": settings["hparams"],
+        "averages": records,
+    }
+
+
+def parse_average(name: str, network: Any, steps: int) -> WeightAverage:
+    kind, _, number = name.partition("@")
+    if kind == "sma":
+        start = max(1, round(float(number) * steps)) if number else default_sma_start(steps)
+        return build_average("sma", network, start=start)
+    if kind == "ema":
+        return build_average("ema", network, **({"decay": float(number)} if number else {}))
+    return build_average("swad", network, every=default_swad_every(steps), variant=number or "paper")
+
+
+def read_lines(file: Path) -> list[Line]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def select(records: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the record with the highest holdout accuracy, the earliest on a tie."""
+    return max(records, key=lambda record: record["holdout"])
+
+
+def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
+    groups: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line["dataset"], line["steps"]), []).append(line)
+    plotted = []
+    for (dataset, steps), group in groups.items():
+        averages = [name for name in dict.fromkeys(name for line in group for name in line["averages"]) if name != NONE]
+        # A run that is tested on several domains has a column for each; otherwise they are runs of their own.
+        domains = group[0]["test_domains"] if len(group[0]["test_domains"]) > 1 else []
+        rows = []
+        for method in sorted({line["method"] for line in group}, key=list(ALGORITHMS).index):
+            own = [line for line in group if line["method"] == method]
+            base = average_trials(own, NONE)
+            cells = [format_points(average_trials(own, NONE, key).values()) for key in ("holdout", *domains, "test")]
+            for name in averages:
+                values = average_trials(own, name)
+                differences = [100 * (values[trial] - base[trial]) for trial in values]
+                cells.append(format_difference(differences))
+                plotted.append((dataset, steps, method, name, differences))
+            settings = ", ".join(f"{key} {value:g}" for key, value in own[0].get("hparams", {}).items())
+            rows.append((method, settings, str(len(base)), *cells))
+        header = (
+            "method",
+            "settings",
+            "trials",
+            "holdout",
+            *domains,
+            "mean",
+            *(f"{name} - {NONE}" for name in averages),
+        )
+        print(f"\n{dataset}, {steps} steps\n\n{format_markdown_table(header, rows)}")
+    if picture is not None:
+        draw(plotted, picture)
+
+
+def average_trials(lines: Sequence[Line], name: str, key: str = "test") -> dict[int, float]:
+    """Return the mean accuracy of each trial over its runs that evaluated this average."""
+    by_trial: dict[int, list[float]] = {}
+    for line in lines:
+        if name in line["averages"]:
+            by_trial.setdefault(line["trial"], []).append(select(line["averages"][name])[key])
+    return {trial: statistics.fmean(values) for trial, values in by_trial.items()}
+
+
+def format_points(accuracies: Iterable[float]) -> str:
+    estimate = estimate_mean([100 * value for value in accuracies])
+    return f"{estimate.mean:.1f}" + ("" if estimate.error is None else f" ± {estimate.error:.1f}")
+
+
+def format_difference(differences: Sequence[float]) -> str:
+    if not differences:
+        return ""
+    estimate = estimate_mean(differences)
+    return f"{estimate.mean:+.1f}" + ("" if estimate.error is None else f" ± {estimate.error:.1f}")
+
+
+def draw(plotted: Sequence[tuple[str, int, str, str, list[float]]], picture: Path) -> None:
+    """Draw one panel per dataset: the difference of each trial, a bar at the mean, one colour per average."""
+    panels = list(dict.fromkeys((dataset, steps) for dataset, steps, *_ in plotted))
+    heights = [len({method for d, s, method, *_ in plotted if (d, s) == panel}) for panel in panels]
+    figure, all_axes = plt.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 0.34 * max(heights) + 1.4), layout="constrained", squeeze=False
     )
-    if options.picture is not None:
-        draw({method: [accuracy(each, "shift_12") for each in runs] for method, runs in by_method.items()}, options)
-
-
-def make_config(method: str, overrides: dict[str, str], seed: int, steps: int, output: Path) -> RunConfig:
-    name, settings = METHODS[method]
-    hparams = {**settings, **ALGORITHMS[name].Hparams.parse(overrides)}
-    suffix = "".join(f"-{key}={value}" for key, value in hparams.items())
-    return RunConfig(
-        algorithm=name,
-        hparams=hparams,
-        trial_seed=seed,
-        steps=steps,
-        record_every=steps,
-        device="cpu",
-        output=output / f"{name}{suffix}-{steps}-seed{seed}",
-    )
-
-
-def make_row(method: str, overrides: dict[str, str], results: list[RunResult]) -> list[str]:
-    settings = ", ".join(f"{key} {value}" for key, value in {**SETTINGS.get(method, {}), **overrides}.items())
-    held = statistics.fmean(map(holdout, results))
-    shifted = [statistics.fmean(accuracy(result, shift) for result in results) for shift in SHIFTS]
-    seeds = " ".join(f"{accuracy(result, 'shift_12'):.3f}".removeprefix("0") for result in results)
-    return [method, settings, *(f"{value:.3f}" for value in (held, *shifted)), seeds]
-
-
-def draw(accuracies: dict[str, list[float]], options: argparse.Namespace) -> None:
-    """Draw one row per method, best first: one dot per seed, a bar at the mean, AT, UAT, MAT and LDAT in colour."""
-    means = {method: statistics.fmean(values) for method, values in accuracies.items()}
-    ordered = sorted(means, key=lambda method: means[method])
-    figure, axes = plt.subplots(figsize=(7, 0.28 * len(ordered) + 0.9), layout="constrained")
-    for place, method in enumerate(ordered):
-        colour = "tab:red" if method in FAMILY else "black" if method.startswith("erm") else "tab:gray"
-        axes.plot(accuracies[method], [place] * len(accuracies[method]), "o", color=colour, markersize=5, alpha=0.6)
-        axes.plot([means[method]] * 2, [place - 0.35, place + 0.35], color=colour, linewidth=2.5)
-    if "erm" in means:
-        axes.axvline(means["erm"], color="black", linewidth=0.8, linestyle=":", zorder=0)
-    axes.set_yticks(range(len(ordered)), ordered)
-    axes.set_xlabel("accuracy at shift 12: one dot per seed, bar at the mean (dotted line: ERM)")
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(options.picture, dpi=150)
-
-
-def accuracy(result: RunResult, domain: str) -> float:
-    return float(result.last["accuracy"][domain]["main"])
-
-
-def holdout(result: RunResult) -> float:
-    return statistics.fmean(result.last["accuracy"][name]["holdout"] for name in result.last["train_domains"])
+    names = list(dict.fromkeys(name for *_, name, _ in plotted))
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        own = [each for each in plotted if each[:2] == panel]
+        methods = list(dict.fromkeys(method for *_, method, _, _ in own))[::-1]
+        for _, _, method, name, differences in own:
+            if not differences:
+                continue
+            place = methods.index(method) + 0.22 * (names.index(name) - (len(names) - 1) / 2)
+            colour = f"C{names.index(name)}"
+            axes.plot(differences, [place] * len(differences), "o", color=colour, markersize=4, alpha=0.5)
+            mean = statistics.fmean(differences)
+            label = name if method == methods[-1] else None
+            axes.plot([mean, mean], [place - 0.1, place + 0.1], color=colour, linewidth=2.5, label=label)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_title(f"{panel[0]}, {panel[1]} steps")
+        axes.set_xlabel("points gained over the run's own weights")
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="lower right", frameon=False)
+    figure.savefig(picture, dpi=150)
 
 
 if __name__ == "__main__":
