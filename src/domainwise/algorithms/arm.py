@@ -19,7 +19,7 @@ from domainwise.algorithms.base import (
     factory_kwargs,
     require_features,
 )
-from domainwise.hparams import Hparams, hparam
+from domainwise.hparams import PHOTO_DATASETS, Choice, DatasetSetting, Hparams, hparam
 from domainwise.networks import Network
 
 _WIDTH, _KERNEL = 64, 5
@@ -27,6 +27,8 @@ _WIDTH, _KERNEL = 64, 5
 
 @dataclass(frozen=True)
 class ARMHparams(Hparams):
+    BY_DATASET = (DatasetSetting("batch_size", 8, Choice((8,)), PHOTO_DATASETS),)
+
     train_context: bool = hparam(
         True, help="Train the context network; false: it keeps its initial weights, as in DomainBed."
     )
