@@ -33,12 +33,6 @@ _DOMAINBED_DATASETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "TerraIncognita": ("terra_incognita", ("location_100", "location_38", "location_43", "location_46")),
     "DomainNet": ("domainnet", ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")),
 }
-# DomainBed's methods and those of the paper's code, which builds on it. Ours have these names in lower case.
-_DOMAINBED_ALGORITHMS = (
-    *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
-    *("AT", "UAT", "MAT", "LDAT"),
-    *("CDANN", "Transfer", "URM", "ADRMX"),
-)
 
 
 @dataclass(frozen=True)
@@ -152,8 +146,8 @@ def discover(paths: Sequence[Path]) -> Discovery:
 def convert_domainbed(line: Mapping[str, Any]) -> Record:
     """Convert a line of DomainBed's `results.jsonl` to a record; raise LookupError or TypeError for anything else.
 
-    Datasets and methods that we do not have keep their names, and the domains of such a dataset are `env0`, `env1`, ...
-    The record also says which network was trained, as the config of our runs does.
+    Methods get names like ours: lower case, no underscores. Datasets that we do not have keep their names, and their
+    domains are `env0`, `env1`, ... The record also says which network was trained, as the config of our runs does.
     """
     args, hparams = line["args"], line.get("hparams", {})
     num_domains = next(index for index in count() if f"env{index}_in_acc" not in line)
@@ -161,11 +155,10 @@ def convert_domainbed(line: Mapping[str, Any]) -> Record:
     if len(names) != num_domains:
         dataset, names = args["dataset"], tuple(f"env{index}" for index in range(num_domains))
     test_domains = [dict(enumerate(names))[index] for index in args["test_envs"]]
-    algorithm = args["algorithm"]
     return {
         "step": line["step"],
         "dataset": dataset,
-        "algorithm": algorithm.lower() if algorithm in _DOMAINBED_ALGORITHMS else algorithm,
+        "algorithm": args["algorithm"].replace("_", "").lower(),
         "trial_seed": args["trial_seed"],
         "hparams_seed": args["hparams_seed"],
         "train_domains": [name for name in names if name not in test_domains],

@@ -76,22 +76,56 @@ def test_datasets_and_domains_get_our_names(theirs: str, ours: str, domains: lis
     assert domains == list(getattr(arrange, "keywords", {}).get("names", domains))
 
 
+# All methods of DomainBed, and those of the paper's code, which builds on it.
+DOMAINBED_METHODS = (
+    *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL"),
+    *(
+        "SagNet",
+        "ARM",
+        "VREx",
+        "RSC",
+        "SD",
+        "ANDMask",
+        "SANDMask",
+        "IGA",
+        "SelfReg",
+        "Fishr",
+        "TRM",
+        "IB_ERM",
+        "IB_IRM",
+    ),
+    *("CAD", "CondCAD", "Transfer", "CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM"),
+    *("AT", "UAT", "MAT", "LDAT"),
+)
+# The methods that neither of them has.
+OURS_ONLY = {"gut", "ncdg", "miro", "sam", "sagm"}
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("theirs", "ours"),
     [
-        *("ERM", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "MTL", "SagNet", "VREx", "RSC", "ANDMask"),
-        *("AT", "UAT", "MAT", "LDAT"),
-        *("CDANN", "Transfer", "URM", "ADRMX"),
+        ("ERMPlusPlus", "ermplusplus"),
+        ("VREx", "vrex"),
+        ("IB_ERM", "iberm"),
+        ("IB_IRM", "ibirm"),
+        ("CondCAD", "condcad"),
+        ("CausIRL_CORAL", "causirlcoral"),
+        ("CausIRL_MMD", "causirlmmd"),
     ],
 )
-def test_methods_get_our_names(name: str) -> None:
-    assert convert_domainbed(line(algorithm=name))["algorithm"] == name.lower()
-    assert name.lower() in ALGORITHMS
+def test_methods_get_our_names(theirs: str, ours: str) -> None:
+    assert convert_domainbed(line(algorithm=theirs))["algorithm"] == ours
+    assert ours in ALGORITHMS
 
 
-@pytest.mark.parametrize("name", ["SelfReg", "Fishr", "erm_plus"])
-def test_unknown_methods_keep_their_names(name: str) -> None:
-    assert convert_domainbed(line(algorithm=name))["algorithm"] == name
+def test_every_method_of_domainbed_that_we_have_gets_our_name() -> None:
+    names = [convert_domainbed(line(algorithm=name))["algorithm"] for name in DOMAINBED_METHODS]
+    assert len(set(names)) == len(DOMAINBED_METHODS) == 34 + 4
+    assert set(ALGORITHMS) - OURS_ONLY <= set(names)
+
+
+def test_unknown_methods_get_such_a_name_too() -> None:
+    assert convert_domainbed(line(algorithm="My_Method"))["algorithm"] == "mymethod"
 
 
 def test_unknown_dataset_keeps_its_name_and_gets_numbered_domains() -> None:
