@@ -3,16 +3,41 @@
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.algorithms.base import GROUPS, Group
 
 
-def test_the_list_has_one_line_per_method(domainwise: Any) -> None:
-    lines = domainwise("algorithms").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(ALGORITHMS)
+def test_the_list_has_one_line_per_method_below_its_group(domainwise: Any) -> None:
+    *blocks, last = domainwise("algorithms").out.strip().split("\n\n")
+    names = []
+    for block, (group, description) in zip(blocks, GROUPS.items(), strict=True):
+        heading, *lines = block.splitlines()
+        assert heading == f"{group}: {description}"
+        members = [line.split()[0] for line in lines]
+        assert members
+        assert {ALGORITHMS[name].group for name in members} == {group}
+        names += members
+    assert sorted(names) == sorted(ALGORITHMS)
+    assert last.startswith(f"{len(ALGORITHMS)} methods. ")
+    assert all(option in last for option in ("--average", "--sam", "--sagm"))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_has_a_group(name: str) -> None:
+    assert ALGORITHMS[name].group in get_args(Group)
+
+
+def test_every_group_has_a_description() -> None:
+    assert tuple(GROUPS) == get_args(Group)
+
+
+def test_a_method_shows_its_group(domainwise: Any) -> None:
+    assert "(adversarial; Wang et al. 2022; 1 domain)" in domainwise("algorithms", "mat").out.splitlines()[0]
+    assert "**Adversarial**: train on worst-case" in domainwise("algorithms", "--markdown").out
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -50,7 +75,7 @@ def test_json(domainwise: Any) -> None:
     assert [method["name"] for method in methods] == list(ALGORITHMS)
     mat = json.loads(domainwise("algorithms", "mat", "--json").out)
     assert mat == next(method for method in methods if method["name"] == "mat")
-    assert mat["min_domains"] == 1
+    assert (mat["group"], mat["min_domains"]) == ("adversarial", 1)
     assert mat["variants"]["paper"] == {
         "step_size": 0.1,
         "warmup": 0.0,

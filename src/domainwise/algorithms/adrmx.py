@@ -45,6 +45,7 @@ class ADRMXHparams(Hparams):
 class ADRMX(Algorithm):
     """Additive disentanglement: an invariant part of the features plus a domain part, remixed between samples."""
 
+    group = "augmentation"
     source = "Demirel et al. 2023"
     min_domains = 2
     needs_features = True

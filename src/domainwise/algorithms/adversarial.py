@@ -103,6 +103,7 @@ class NormalizedSpace:
 class AdversarialAlgorithm(Algorithm):
     """Trains the network on images perturbed against it. Subclasses build the perturbation."""
 
+    group = "adversarial"
     supports_sharpness = True
     hparams: AdversarialHparams
     perturbation: Perturbation

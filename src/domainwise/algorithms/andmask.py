@@ -26,6 +26,7 @@ class ANDMaskHparams(Hparams):
 class ANDMask(Algorithm):
     """AND-mask: the mean gradient without the components whose sign differs between domains."""
 
+    group = "optimization"
     source = "Parascandolo et al. 2020"
     min_domains = 2
     Hparams = ANDMaskHparams

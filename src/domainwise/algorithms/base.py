@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,16 @@ from domainwise.perturbations.distributed import average_gradients_
 Batches = Sequence[tuple[Tensor, Tensor]]
 # What a step minimizes, and what the update reports: `loss`, the cross-entropy, and the method's own terms.
 Objective = tuple[Tensor, dict[str, Tensor]]
+Group = Literal["adversarial", "invariance", "alignment", "meta-learning", "augmentation", "optimization"]
+# What the methods of a group have in common, in the order of lists.
+GROUPS: Mapping[Group, str] = {
+    "adversarial": "train on worst-case perturbations of the images",
+    "invariance": "aim at the same losses, gradients or predictors in all domains",
+    "alignment": "make features look the same in all domains",
+    "meta-learning": "rehearse the change of domain in every update",
+    "augmentation": "mix, mask or restyle images or features",
+    "optimization": "change how weights are updated or regularized",
+}
 
 
 class Algorithm(nn.Module, ABC):
@@ -39,6 +49,8 @@ class Algorithm(nn.Module, ABC):
     """
 
     Hparams: ClassVar[type[CommonHparams]] = CommonHparams
+    # Methods are listed by group; required for those in `ALGORITHMS`.
+    group: ClassVar[Group]
     # The publication, and the smallest number of training domains that the method is meaningful for.
     source: ClassVar[str] = ""
     min_domains: ClassVar[int] = 1

@@ -41,6 +41,7 @@ class CADHparams(Hparams):
 class CAD(LossAlgorithm):
     """Contrastive adversarial domain bottleneck: a penalty if a sample's neighbours reveal its domain."""
 
+    group = "alignment"
     source = "Ruan et al. 2022"
     min_domains = 2
     needs_features = True

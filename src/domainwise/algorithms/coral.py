@@ -9,6 +9,7 @@ from domainwise.algorithms.penalties import FeatureMatching, compute_domain_weig
 class CORAL(FeatureMatching):
     """Correlation alignment: a penalty on differences between the domains' feature means and covariances."""
 
+    group = "alignment"
     source = "Sun and Saenko 2016"
 
     def compute_distance(self, features: Tensor, sizes: list[int]) -> Tensor:

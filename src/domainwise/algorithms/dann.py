@@ -58,6 +58,7 @@ class DANNHparams(Hparams):
 class DANN(Algorithm):
     """Domain-adversarial training: the featurizer learns to hide the domain from a discriminator."""
 
+    group = "alignment"
     source = "Ganin et al. 2016"
     min_domains = 2
     Hparams = DANNHparams

@@ -44,6 +44,7 @@ class EQRMHparams(Hparams):
 class EQRM(LossAlgorithm):
     """Empirical quantile risk minimization: a high quantile of the domains' losses, estimated from their density."""
 
+    group = "invariance"
     source = "Eastwood et al. 2022"
     min_domains = 2
     Hparams = EQRMHparams

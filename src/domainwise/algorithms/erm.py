@@ -8,6 +8,7 @@ from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concat
 class ERM(LossAlgorithm):
     """Empirical risk minimization: all domains pooled, no perturbation. The baseline to beat."""
 
+    group = "optimization"
     source = "Vapnik 1998"
 
     @property

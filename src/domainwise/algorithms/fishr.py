@@ -47,6 +47,7 @@ class FishrHparams(AnnealedHparams):
 class Fishr(AnnealedPenalty):
     """Fishr: a penalty on differences between the domains' variances of the classifier's gradients."""
 
+    group = "invariance"
     source = "Rame et al. 2021"
     min_domains = 2
     Hparams = FishrHparams

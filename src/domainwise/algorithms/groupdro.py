@@ -33,6 +33,7 @@ class GroupDROHparams(Hparams):
 class GroupDRO(LossAlgorithm):
     """Group distributionally robust optimization: the weight of a domain grows with its past losses."""
 
+    group = "invariance"
     source = "Sagawa et al. 2019"
     min_domains = 2
     Hparams = GroupDROHparams

@@ -83,6 +83,7 @@ class GUT(Algorithm):
     """Adversarial data augmentation: hard copies, close to their images in feature space, join the training data."""
 
     supports_sharpness = True
+    group = "adversarial"
     source = "Volpi et al. 2018"
     Hparams = GUTHparams
     hparams: GUTHparams

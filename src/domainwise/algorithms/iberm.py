@@ -33,6 +33,7 @@ class IBERMHparams(AnnealedHparams):
 class IBERM(AnnealedPenalty):
     """Information bottleneck ERM: a penalty on the variance of the features within each domain."""
 
+    group = "invariance"
     source = "Ahuja et al. 2021"
     Hparams = IBERMHparams
     hparams: IBERMHparams

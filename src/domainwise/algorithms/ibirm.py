@@ -33,6 +33,7 @@ class IBIRMHparams(AnnealedHparams):
 class IBIRM(AnnealedPenalty):
     """Information bottleneck IRM: IRM's penalty, and one on the variance of the features within each domain."""
 
+    group = "invariance"
     source = "Ahuja et al. 2021"
     Hparams = IBIRMHparams
     hparams: IBIRMHparams

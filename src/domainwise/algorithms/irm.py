@@ -11,6 +11,7 @@ from domainwise.algorithms.penalties import AnnealedPenalty
 class IRM(AnnealedPenalty):
     """Invariant risk minimization: a penalty if rescaling the logits would lower the loss of some domain."""
 
+    group = "invariance"
     source = "Arjovsky et al. 2019"
 
     def compute_loss(self, batches: Batches) -> Objective:

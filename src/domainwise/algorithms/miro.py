@@ -41,6 +41,7 @@ class MIROHparams(Hparams):
 class MIRO(LossAlgorithm):
     """Mutual information regularization with an oracle: layers stay close to those of the pretrained network."""
 
+    group = "optimization"
     source = "Cha et al. 2022"
     needs_features = True
     Hparams = MIROHparams

@@ -32,6 +32,7 @@ class MixupHparams(Hparams):
 class Mixup(LossAlgorithm):
     """Inter-domain mixup: blended images of two domains, with the loss split between both labels accordingly."""
 
+    group = "augmentation"
     source = "Yan et al. 2020"
     min_domains = 2
     Hparams = MixupHparams

@@ -31,6 +31,7 @@ class MLDGHparams(Hparams):
 class MLDG(Algorithm):
     """Meta-learning domain generalization: adds the loss on held-back domains after a virtual step on another."""
 
+    group = "meta-learning"
     source = "Li et al. 2018 (AAAI)"
     min_domains = 2
     Hparams = MLDGHparams

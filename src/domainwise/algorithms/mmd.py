@@ -11,6 +11,7 @@ _BANDWIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 class MMD(FeatureMatching):
     """Maximum mean discrepancy: a penalty on the distance between the domains' features under Gaussian kernels."""
 
+    group = "alignment"
     source = "Li et al. 2018 (CVPR)"
 
     def compute_distance(self, features: Tensor, sizes: list[int]) -> Tensor:

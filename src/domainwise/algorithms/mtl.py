@@ -55,6 +55,7 @@ class EmbeddingNetwork(nn.Module):
 class MTL(LossAlgorithm):
     """Marginal transfer learning: the classifier also sees its domain's mean feature; at test time the batch's."""
 
+    group = "alignment"
     source = "Blanchard et al. 2017"
     Hparams = MTLHparams
     hparams: MTLHparams

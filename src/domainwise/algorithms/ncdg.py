@@ -31,6 +31,7 @@ class NCDGHparams(Hparams):
 class NCDG(LossAlgorithm):
     """Neuron coverage: more active neurons, driven by the same pixels in an image and its augmented copy."""
 
+    group = "augmentation"
     source = "Tian et al. 2022"
     Hparams = NCDGHparams
     hparams: NCDGHparams

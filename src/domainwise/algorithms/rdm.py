@@ -52,6 +52,7 @@ class RDMHparams(AnnealedHparams):
 class RDM(AnnealedPenalty):
     """Risk distribution matching: a penalty on the distance between the losses of the worst domain and of all."""
 
+    group = "invariance"
     source = "Nguyen et al. 2023"
     min_domains = 2
     Hparams = RDMHparams

@@ -35,6 +35,7 @@ class RSCHparams(Hparams):
 class RSC(LossAlgorithm):
     """Representation self-challenging: the features that contribute most to the prediction are muted."""
 
+    group = "augmentation"
     source = "Huang et al. 2020"
     Hparams = RSCHparams
     hparams: RSCHparams

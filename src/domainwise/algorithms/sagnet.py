@@ -27,6 +27,7 @@ class SagNetHparams(Hparams):
 class SagNet(Algorithm):
     """Style-agnostic network: trained with the styles of other images and against a head that sees only style."""
 
+    group = "augmentation"
     source = "Nam et al. 2019"
     Hparams = SagNetHparams
     hparams: SagNetHparams

@@ -18,6 +18,7 @@ class SDHparams(Hparams):
 class SD(LossAlgorithm):
     """Spectral decoupling: a penalty on the size of the logits instead of the weights."""
 
+    group = "optimization"
     source = "Pezeshki et al. 2020"
     Hparams = SDHparams
     hparams: SDHparams

@@ -40,6 +40,7 @@ class TransferHparams(Hparams):
 class Transfer(Algorithm):
     """Transferable features: a penalty on the largest gap between domain losses that a nearby classifier would have."""
 
+    group = "alignment"
     source = "Zhang et al. 2021"
     min_domains = 2
     needs_features = True

@@ -70,6 +70,7 @@ class BoundedNetwork(nn.Module):
 class URM(Algorithm):
     """Uniform risk minimization: the featurizer learns to make its features look uniformly distributed."""
 
+    group = "alignment"
     source = "Krishnamachari et al. 2024"
     Hparams = URMHparams
     hparams: URMHparams

@@ -30,6 +30,7 @@ class VRExHparams(AnnealedHparams):
 class VREx(AnnealedPenalty):
     """Variance risk extrapolation: a penalty on the variance of the domains' losses."""
 
+    group = "invariance"
     source = "Krueger et al. 2020"
     min_domains = 2
     Hparams = VRExHparams

@@ -1,11 +1,14 @@
 """`domainwise algorithms`: list the methods, or the hyperparameters of one method."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from domainwise.cli.console import print_json
 from domainwise.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from domainwise.algorithms import Algorithm
 
 EXAMPLES = """
 Examples:
@@ -18,6 +21,8 @@ domainwise algorithms irm --markdown
 
 domainwise algorithms mat --json
 """
+
+_COMBINATIONS = "Combine them with --average, and with --sam or --sagm if an update is one step on one loss."
 
 
 def algorithms(
@@ -59,6 +64,7 @@ def describe_method(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "summary": _summarize(method),
+        "group": method.group,
         "min_domains": method.min_domains,
         "source": method.source,
         "hparams": hparams,
@@ -84,20 +90,24 @@ def describe_method(name: str) -> dict[str, Any]:
 
 
 def format_overview(cards: str) -> str:
-    """Return all methods as a Markdown table with links to their cards in the folder `cards`."""
-    from domainwise.algorithms import ALGORITHMS
+    """Return one Markdown table of methods per group, with links to their cards in the folder `cards`."""
+    from domainwise.algorithms.base import GROUPS
     from domainwise.reports.formats import format_markdown_table
 
-    rows = [
-        (
-            f"[`{name}`]({cards}{name}.md)",
-            _summarize(method),
-            _format_domains(method.min_domains),
-            method.source,
-        )
-        for name, method in ALGORITHMS.items()
-    ]
-    return format_markdown_table(("name", "method", "needs", "source"), rows)
+    parts = []
+    for group, description in GROUPS.items():
+        rows = [
+            (
+                f"[`{name}`]({cards}{name}.md)",
+                _summarize(method),
+                _format_domains(method.min_domains),
+                method.source,
+            )
+            for name, method in _list_group(group).items()
+        ]
+        table = format_markdown_table(("name", "method", "needs", "source"), rows)
+        parts.append(f"**{group.capitalize()}**: {description}.\n\n{table}")
+    return "\n\n".join(parts)
 
 
 def format_hparams(name: str) -> str:
@@ -122,7 +132,8 @@ def _print_method(name: str) -> None:
     from rich.text import Text
 
     method = describe_method(name)
-    print(f"{name}: {method['summary']} ({method['source']}; {_format_domains(method['min_domains'])})\n")
+    facts = method["group"], method["source"], _format_domains(method["min_domains"])
+    print(f"{name}: {method['summary']} ({'; '.join(facts)})\n")
     table = Table(box=None, header_style="bold")
     for head in ("hyperparameter", "default", "search", "meaning"):
         table.add_column(head, no_wrap=head == "hyperparameter")
@@ -142,10 +153,22 @@ def _print_method(name: str) -> None:
 
 def _format_list() -> str:
     from domainwise.algorithms import ALGORITHMS
+    from domainwise.algorithms.base import GROUPS
 
     # Plain lines, because a table would be wrapped to the width of the terminal.
     width = max(map(len, ALGORITHMS)) + 2
-    return "\n".join(f"{name:<{width}}{_summarize(method)}" for name, method in ALGORITHMS.items())
+    lines = []
+    for group, description in GROUPS.items():
+        lines.append(f"{group}: {description}")
+        lines += [f"  {name:<{width}}{_summarize(method)}" for name, method in _list_group(group).items()]
+        lines.append("")
+    return "\n".join((*lines, f"{len(ALGORITHMS)} methods. {_COMBINATIONS}"))
+
+
+def _list_group(group: str) -> dict[str, "type[Algorithm]"]:
+    from domainwise.algorithms import ALGORITHMS
+
+    return {name: method for name, method in ALGORITHMS.items() if method.group == group}
 
 
 def _hparam_rows(method: dict[str, Any]) -> list[tuple[str, str, str, str]]:

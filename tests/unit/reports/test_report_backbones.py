@@ -86,7 +86,7 @@ def test_old_and_new_sweeps_of_domainbed(tmp_path: Path) -> None:
     assert backbones_below(tmp_path) == [f"Backbones: {OLD} for erm, irm; {NEW} for fishr."]
     assert report([tmp_path]).notes == (
         "runs on pacs have different backbones and batch norm modes, so their numbers are not comparable: "
-        f"erm, irm in {tmp_path / '2021'} with {OLD}; Fishr in {tmp_path / '2024'} with {NEW}",
+        f"erm, irm in {tmp_path / '2021'} with {OLD}; fishr in {tmp_path / '2024'} with {NEW}",
     )
 
 
