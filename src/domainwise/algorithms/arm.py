@@ -76,6 +76,7 @@ class ContextNetwork(nn.Module):
 class ARM(LossAlgorithm):
     """Adaptive risk minimization: the network also sees a summary of its batch, so it can adapt to the domain."""
 
+    group = "meta-learning"
     source = "Zhang et al. 2020"
     needs_features = True
     Hparams = ARMHparams

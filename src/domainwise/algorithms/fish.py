@@ -28,6 +28,7 @@ class FishHparams(Hparams):
 class Fish(Algorithm):
     """Gradient matching: moves towards the weights after one step per domain, where their gradients agree."""
 
+    group = "meta-learning"
     source = "Shi et al. 2021"
     min_domains = 2
     Hparams = FishHparams

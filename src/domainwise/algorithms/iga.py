@@ -24,6 +24,7 @@ class IGAHparams(Hparams):
 class IGA(LossAlgorithm):
     """Inter-environmental gradient alignment: a penalty on the variance of the domains' gradients."""
 
+    group = "invariance"
     source = "Koyama and Yamaguchi 2020"
     min_domains = 2
     Hparams = IGAHparams

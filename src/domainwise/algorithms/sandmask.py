@@ -35,6 +35,7 @@ class SANDMaskHparams(ANDMaskHparams):
 class SANDMask(ANDMask):
     """Smoothed AND-mask: the mean gradient, weighted by how well the domains' gradients agree."""
 
+    group = "optimization"
     source = "Shahtalebi et al. 2021"
     Hparams = SANDMaskHparams
     hparams: SANDMaskHparams

@@ -29,6 +29,7 @@ class SelfRegHparams(Hparams):
 class SelfReg(LossAlgorithm):
     """Self-supervised contrastive regularization: pulls an image towards others of its class and their mixtures."""
 
+    group = "augmentation"
     source = "Kim et al. 2021"
     needs_features = True
     Hparams = SelfRegHparams

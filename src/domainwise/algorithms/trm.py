@@ -58,6 +58,7 @@ class TRMHparams(Hparams):
 class TRM(LossAlgorithm):
     """Transfer risk minimization: adds the loss, in every other domain, of a predictor fitted to one domain."""
 
+    group = "invariance"
     source = "Xu and Jaakkola 2021"
     min_domains = 2
     needs_features = True
