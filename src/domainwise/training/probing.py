@@ -53,7 +53,7 @@ def _compute_features(
     features: list[Tensor] = []
     labels: list[Tensor] = []
     # Some methods put a layer between the featurizer and the classifier.
-    hook = network.classifier.register_forward_pre_hook(  # type: ignore[operator, union-attr]
+    hook = network.classifier.register_forward_pre_hook(  # type: ignore[union-attr]
         lambda _, inputs: features.append(inputs[0].cpu())
     )
     with eval_mode(network):
