@@ -7,9 +7,13 @@ import pytest
 import torch
 from tiny_problem import domains
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from domainwise.algorithms import URM
+from domainwise.data import Dataset, Domain
+from domainwise.data.dataset import Split
 from domainwise.networks import Network
+from domainwise.training.probing import fit_classifier_
 
 LR, WEIGHT_DECAY, ADVERSARY_WEIGHT, SEED = 0.01, 0.1, 0.7, 3
 
@@ -109,3 +113,32 @@ def test_discriminator_layers(hidden_layers: int) -> None:
     assert [type(layer) for layer in layers] == [nn.Linear, nn.LeakyReLU] * (1 + hidden_layers) + [nn.Linear]
     sizes = [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)]
     assert sizes == [(4, 100), *[(100, 100)] * hidden_layers, (100, 1)]
+
+
+def test_a_linear_probe_sees_the_bounded_features() -> None:
+    count = 20
+    images = torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(count) % 3
+    dataset = Dataset("tiny", ("a", "b", "c"), (Domain("only", images, labels),))
+    torch.manual_seed(0)
+    featurizer = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
+    with torch.no_grad():
+        featurizer[1].weight *= 20  # far outside the bounds
+    # Datasets have images in single precision.
+    network = Network(featurizer, nn.Linear(4, 3), input_shape=(3, 4, 4), num_features=4).float()
+    algorithm = URM(network, num_domains=1)
+    start = [parameter.detach().clone() for parameter in network.classifier.parameters()]
+    fit_classifier_(
+        *(algorithm.network, dataset, {"only": Split(torch.arange(count), torch.arange(0))}, ("only",)),
+        steps=1,
+        lr=0.1,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    chosen = torch.randint(count, (32,), generator=torch.Generator().manual_seed(0))
+    features = torch.tanh(featurizer(images[chosen].float() / 255)).detach()
+    probability = (features @ start[0].T + start[1]).softmax(1)
+    slope = (probability - F.one_hot(labels[chosen], 3)).T @ features / 32
+    # The first step of Adam is lr g / (|g| + eps).
+    expected = start[0] - 0.1 * slope / (slope.abs() + 1e-8)
+    torch.testing.assert_close(network.classifier.weight.detach(), expected, rtol=1e-5, atol=1e-5)

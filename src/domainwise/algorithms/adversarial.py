@@ -159,11 +159,10 @@ class AdversarialAlgorithm(Algorithm):
                 x, model = self.space.normalize(x), self.space.wrap(model)
             if hparams.schedule == "two_pass":
                 x_adv = self.perturbation.attack(x, domain, partial(_sample_losses, model, y), self.attack_steps)
-                self.seed_dropout_(index)
             else:
                 x_adv = self.perturbation(x, domain)
             counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
-            loss = self.minimize_(partial(self._compute_loss, model, x_adv, x, y, counts[domain]))["loss"]
+            loss = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))["loss"]
             total, count = total + loss * len(y), count + len(y)
             if hparams.schedule == "simultaneous":
                 shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
@@ -172,8 +171,15 @@ class AdversarialAlgorithm(Algorithm):
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares)
         return {"loss": total / count}
 
-    def _compute_loss(self, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
-        """Return the loss of a network step; `counts` (b,) is the number of samples in each sample's domain."""
+    def _compute_loss(self, index: int, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
+        """Return the loss of the network step of this index within the update.
+
+        Args:
+            counts: Number of samples in each sample's domain, (b,).
+        """
+        if self.hparams.schedule == "two_pass":
+            # After the attack, and before each pass of SAM.
+            self.seed_dropout_(index)
         sample_losses = _add_clean_losses(model, x_adv, x, y, self.hparams.clean_weight)
         mean = sample_losses.mean()
         return mean if self.hparams.objective == "mean" else (sample_losses / counts).sum(), {"loss": mean}

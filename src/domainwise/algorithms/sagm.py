@@ -9,10 +9,10 @@ from domainwise.hparams import Hparams, hparam
 
 @dataclass(frozen=True)
 class SAGMHparams(Hparams):
-    radius: float = hparam(0.05, help="How far away the worst weights are sought (rho).", low=0)
+    radius: float = hparam(0.05, help="Radius in which the worst weights are sought (rho).", low=0)
     alignment: float = hparam(
         0.001,
-        help="How much the gradients here and there are aligned (alpha); 0.0005 for OfficeHome and DomainNet.",
+        help="Strength of the gradient matching (alpha); the authors use 0.0005 for OfficeHome and DomainNet.",
         low=0,
     )
 

@@ -11,7 +11,7 @@ from domainwise.hparams import Choice, Hparams, hparam
 class SAMHparams(Hparams):
     radius: float = hparam(
         0.05,
-        help="How far away the worst weights are sought (rho).",
+        help="Radius in which the worst weights are sought (rho).",
         search=Choice((0.01, 0.02, 0.05, 0.1)),
         key="rho",
         low=0,

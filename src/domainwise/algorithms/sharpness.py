@@ -1,6 +1,6 @@
 """SAM and SAGM: descend with the gradient at the worst weights nearby (Foret et al. 2020; Wang et al. 2023)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,14 +31,15 @@ class Sharpness:
     def descend_(self, algorithm: "Algorithm", compute: Callable[[], "Objective"]) -> dict[str, Tensor]:
         """Take one step on the loss that `compute` returns, and return what it reports at the original weights.
 
-        Both passes see the same batch, random draws and dropout. Buffers keep what the first pass writes to them:
-        batch-norm statistics, and the method's own moving averages, are those of the original weights.
+        Both passes see the same batch, random draws, dropout and buffers. Buffers keep what the first pass writes to
+        them: batch-norm statistics, and the method's own moving averages, are those of the original weights.
         """
         optimizer, generator = algorithm.optimizer, algorithm.generator
         weights = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
         ]
         draws = None if generator is None else generator.get_state()
+        buffers_before = [buffer.clone() for buffer in algorithm.buffers()]
         optimizer.zero_grad()
         loss, measurements = compute()
         loss.backward()
@@ -52,7 +53,8 @@ class Sharpness:
         scale = torch.where(norm > 0, self.radius / norm, 0.0) - (self.alpha or 0.0)
         with torch.no_grad():
             torch._foreach_add_(moved, torch._foreach_mul(gradients, scale))
-        buffers = [buffer.clone() for buffer in algorithm.buffers()]
+        buffers_after = [buffer.clone() for buffer in algorithm.buffers()]
+        _restore_buffers_(algorithm, buffers_before)
 
         if generator is not None and draws is not None:
             generator.set_state(draws)
@@ -63,10 +65,15 @@ class Sharpness:
 
         with torch.no_grad():
             torch._foreach_copy_(moved, start)
-            for buffer, value in zip(algorithm.buffers(), buffers, strict=True):
-                buffer.copy_(value)
+        _restore_buffers_(algorithm, buffers_after)
         if self.alpha is not None:
             for weight, gradient in zip(moved, gradients, strict=True):
                 weight.grad = gradient if weight.grad is None else (gradient + weight.grad) / 2
         algorithm.step_(optimizer)
         return measurements
+
+
+@torch.no_grad()
+def _restore_buffers_(algorithm: "Algorithm", values: Iterable[Tensor]) -> None:
+    for buffer, value in zip(algorithm.buffers(), values, strict=True):
+        buffer.copy_(value)

@@ -61,7 +61,7 @@ def average(
     if alpha is None and is_run:
         raise DomainwiseError(f"{path} is a single run; give a sweep, or --alpha to interpolate it with its start")
     if alpha is not None and not is_run:
-        raise DomainwiseError(f"--alpha interpolates a single run, and {path} is none")
+        raise DomainwiseError(f"--alpha interpolates a single run, but {path} is not a run folder")
     console = Console(stderr=True, quiet=quiet or as_json)
     with DataProgress(console) as progress:
         where: dict[str, Any] = {

@@ -146,7 +146,7 @@ class RunConfig:
         False, "Step with the gradient at the worst weights nearby (SAM); needs two passes.", "--sam", is_shared=True
     )
     sagm: bool = setting(False, "The same with SAGM's rule.", "--sagm", is_shared=True)
-    sam_radius: float = setting(0.05, "How far away these weights are (rho).", low=0, below=math.inf, is_shared=True)
+    sam_radius: float = setting(0.05, "Radius of SAM and SAGM (rho).", low=0, below=math.inf, is_shared=True)
     sagm_alpha: float = setting(0.001, "alpha of SAGM.", low=0, below=math.inf, is_shared=True)
     probe_steps: int | None = setting(
         None,

@@ -49,9 +49,16 @@ def fit_classifier_(
 def _compute_features(
     network: nn.Module, dataset: Dataset, name: str, indices: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor]:
+    """Return what the classifier sees of a domain's images, and their labels."""
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    # Some methods put a layer between the featurizer and the classifier.
+    hook = network.classifier.register_forward_pre_hook(  # type: ignore[union-attr]
+        lambda _, inputs: features.append(inputs[0].cpu())
+    )
     with eval_mode(network):
-        parts = [
-            (network.featurizer(x).cpu(), y.cpu())  # type: ignore[operator]
-            for x, y in iterate_batches(dataset.domains[dataset.index(name)], indices, device)
-        ]
-    return torch.cat([features for features, _ in parts]), torch.cat([labels for _, labels in parts])
+        for x, y in iterate_batches(dataset.domains[dataset.index(name)], indices, device):
+            network(x)
+            labels.append(y.cpu())
+    hook.remove()
+    return torch.cat(features), torch.cat(labels)
