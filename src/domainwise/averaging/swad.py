@@ -143,7 +143,7 @@ class SWAD(WeightAverage):
         for name, value in (("every", every), ("patience", patience), ("end_patience", end_patience)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if tolerance < 0:
+        if not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0, got {tolerance}")
         if variant not in ("paper", "released"):
             raise ValueError(f"variant must be 'paper' or 'released', got {variant!r}")
