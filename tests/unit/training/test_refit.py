@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from easy_images import write_easy_images
 from tiny_runs import DATASETS, find_differences, interrupted_run, read_outcome, tiny_run
 
 from domainwise.algorithms.erm import ERM
@@ -15,6 +14,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunResult, load_model, train, trainer
 from domainwise.training.loading import make_refit_config, open_run
+from easy_images import write_easy_images
 
 FALLING: dict[str, Any] = {
     "lr_schedule": "plateau",
@@ -23,7 +23,6 @@ FALLING: dict[str, Any] = {
     "steps": 14,
     "average": "sma",
     "average_options": {"start": 100},
-    "trial_seed": 1,
 }
 
 
