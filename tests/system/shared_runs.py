@@ -47,6 +47,12 @@ EXACT: dict[str, dict[str, Any]] = {
     "erm with augmentation": {"algorithm": "erm", "augment": True},
     "at": {"algorithm": "at", "hparams": {"start": "zero"}},
     "uat released": {"algorithm": "uat", "hparams": {"variant": "released"}},
+    "erm with sam and swad": {
+        "algorithm": "erm",
+        "sam": True,
+        "average": "swad",
+        "average_options": {"every": 1, "patience": 2, "end_patience": 2},
+    },
     "mat": {"algorithm": "mat"},
     "mat paper": {"algorithm": "mat", "hparams": {"variant": "paper"}},
     "ldat": {"algorithm": "ldat", "hparams": {"rank": 4}},

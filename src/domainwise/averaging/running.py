@@ -60,7 +60,7 @@ class WeightAverage(AveragedModel):
 class SMA(WeightAverage):
     """Simple moving average: the mean of the weights after every update from `start - 1` on (EoA's rule).
 
-    Before that, the average is the network itself.
+    Before that, the average is the network itself. With `start` 1, the initial weights count as well.
 
     Args:
         start: Update, counted from 1, at which averaging starts.
@@ -74,6 +74,7 @@ class SMA(WeightAverage):
         super().__init__(network)
         self.start = start
         self.register_buffer("updates", torch.tensor(0))
+        self.n_averaged.fill_(1)  # the initial weights, unless an update before `start` replaces them
 
     def update_(self, network: nn.Module, measure_loss: MeasureLoss | None = None) -> None:
         self.updates += 1

@@ -143,7 +143,7 @@ class SWAD(WeightAverage):
         for name, value in (("every", every), ("patience", patience), ("end_patience", end_patience)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if tolerance < 0:
+        if not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0, got {tolerance}")
         if variant not in ("paper", "released"):
             raise ValueError(f"variant must be 'paper' or 'released', got {variant!r}")
@@ -171,10 +171,9 @@ class SWAD(WeightAverage):
         weights, count = self.total, self.count
         for index in self.valley.open_segments():
             weights, count = _add_to_mean(weights, count, self.latest[index]), count + 1
-        if weights is None and not self.latest:
-            weights = _copy_weights(self.segment.module)
-        if weights is not None:
-            self.module.load_state_dict(weights)
+        if weights is None:
+            weights = self._fallback()
+        self.module.load_state_dict(weights)
         return super().averaged_network()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -199,10 +198,16 @@ class SWAD(WeightAverage):
             self.total = _add_to_mean(self.total, self.count, self.latest[index])
             self.count += 1
         if valley.is_ended:
-            self.averaged_network()
+            self.total = self.total or self._fallback()
             self.latest.clear()
         for index in [each for each in self.latest if each <= len(valley.losses) - 1 - valley.window]:
             del self.latest[index]
+
+    def _fallback(self) -> Weights:
+        """Return the average if no segment belongs to it: as released, that where the valley starts."""
+        if self.valley.start is None:
+            return _copy_weights(self.segment.module)
+        return self.latest[self.valley.start]
 
 
 def _copy_weights(network: nn.Module) -> Weights:

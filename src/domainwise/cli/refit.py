@@ -22,6 +22,8 @@ def refit(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder (default: RUN-refit).")] = None,
     dataset: Annotated[str | None, typer.Option(help="The run's dataset, if it is a folder or file.")] = None,
     weights: Annotated[str | None, typer.Option(help="The run's weights, if they are a file.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="The run's method, if it is package.module:Class.")] = None,
+    network: Annotated[str | None, typer.Option(help="The run's network, if it is package.module:function.")] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -30,9 +32,15 @@ def refit(
 
     This is the second stage of ERM++. Select hyperparameters before it: without holdouts, nothing is left to select by.
     """
+    from domainwise.storage.sweep_folder import place_derived_run
     from domainwise.training.loading import make_refit_config
 
     config = make_refit_config(
-        run, output or run.with_name(f"{run.resolve().name}-refit"), dataset=dataset, weights=weights
+        run,
+        output or place_derived_run(run, "refit", "refits"),
+        dataset=dataset,
+        weights=weights,
+        algorithm=algorithm,
+        network=network,
     )
     run_training(config, quiet, data_dir=data_dir, device=device)

@@ -28,6 +28,18 @@ from domainwise.storage.run_folder import (
 PLAN_FILE = "plan.jsonl"
 
 
+def place_derived_run(run: str | Path, suffix: str, group: str) -> Path:
+    """Return the folder of a run that is made from another: next to it, its name with a suffix.
+
+    A folder within a sweep would be taken for one of its runs, so it is put next to the sweep, in SWEEP-`group`.
+    """
+    path = Path(run).resolve()
+    parent = path.parent
+    if (parent / PLAN_FILE).exists():
+        parent = parent.with_name(f"{parent.name}-{group}")
+    return parent / f"{path.name}-{suffix}"
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """A run that a plan lists: its folder, and its place in a table.

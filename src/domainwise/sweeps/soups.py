@@ -20,7 +20,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.selection.score import selection_score
 from domainwise.storage.discovery import discover
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
-from domainwise.storage.sweep_folder import PLAN_FILE
+from domainwise.storage.sweep_folder import place_derived_run
 from domainwise.training.device import pick_device
 from domainwise.training.distributed import World
 from domainwise.training.evaluation import evaluate
@@ -105,7 +105,7 @@ def average_sweep(
     for members in groups:
         kitchen = _Kitchen(members[0], dataset, data_dir, pick_device(device), on_data, datasets)
         for rule in rules:
-            soup = kitchen.cook(members, rule, output)
+            soup = kitchen.cook(members, rule, output, "across " if across_methods else "")
             soups.append(soup)
             on_soup(soup)
     return soups
@@ -127,16 +127,13 @@ def interpolate_run(
     member = _read_member(RunFolder(run))
     if not member.folder.has_weights("start"):
         raise DomainwiseError(f"{run} has no initial weights; train it with --shared-start")
-    path = member.folder.path.resolve()
     if output is None:
-        # What is written into the folder of a sweep would be taken for one of its runs.
-        parent = (
-            path.parent.with_name(f"{path.parent.name}-averages") if (path.parent / PLAN_FILE).exists() else path.parent
-        )
-        output = parent / f"{path.name}-alpha{alpha:g}"
+        output = place_derived_run(run, f"alpha{alpha:g}", "averages")
     kitchen = _Kitchen(member, dataset, data_dir, pick_device(device), on_data, DatasetCache())
     state = interpolate_states(member.folder.read_weights("start"), member.folder.read_weights("best"), alpha)
-    return kitchen.serve("interpolated", Path(output), state, [member], 1, {"alpha": alpha})
+    return kitchen.serve(
+        "interpolated", f"interpolated {alpha:g}", Path(output), state, [member], [member], alpha=alpha
+    )
 
 
 class _Kitchen:
@@ -158,12 +155,13 @@ class _Kitchen:
         )
         self.algorithm: Algorithm = rebuild_algorithm(member.folder.path).to(device).eval()
 
-    def cook(self, members: Sequence[Member], rule: Rule, output: Path) -> Soup:
-        first = members[0]
-        folder = output / f"{first.folder.path.name}-{rule}"
+    def cook(self, members: Sequence[Member], rule: Rule, output: Path, scope: str = "") -> Soup:
+        """Average the members, or read the average if there is one of the same members."""
+        label = f"{scope}{rule}"
+        folder = output / f"{members[0].folder.path.name}-{label.replace(' ', '-')}"
         ordered = sorted(members, key=lambda member: -selection_score(member.record))
         stored = _read_finished(folder)
-        if stored is not None:
+        if stored is not None and set(stored["soup"]["candidates"]) == set(_names(members)):
             names = tuple(stored["soup"]["members"])
             return Soup(rule, folder, names, len(members), stored, ordered[0].record)
         states = [member.folder.read_weights("best") for member in ordered]
@@ -171,20 +169,26 @@ class _Kitchen:
         if rule == "greedy":
             chosen, _ = select_greedily(states, lambda state: selection_score(self._measure(state)))
         mean = average_states([states[index] for index in chosen])
-        return self.serve(rule, folder, mean, [ordered[index] for index in chosen], len(members), {}, ordered[0])
+        return self.serve(rule, label, folder, mean, [ordered[index] for index in chosen], ordered)
 
     def serve(
         self,
         rule: Rule,
+        label: str,
         output: Path,
         state: State,
         members: Sequence[Member],
-        num_candidates: int,
-        facts: Mapping[str, float],
-        best: Member | None = None,
+        candidates: Sequence[Member],
+        **facts: float,
     ) -> Soup:
-        """Measure an average, write it as a run folder, and return it."""
-        names = tuple(member.folder.path.name for member in members)
+        """Measure an average, write it as a run folder, and return it.
+
+        Args:
+            label: its setting `soup`.
+            candidates: the runs that could have been members, the best one first.
+            facts: what its record says besides.
+        """
+        names = _names(members)
         model = self.member
         record = {
             **{key: value for key, value in model.record.items() if key in _KEPT},
@@ -192,19 +196,19 @@ class _Kitchen:
             "schema": SCHEMA,
             "step": int(model.settings["steps"]) - 1,
             "hparams_seed": 0,
-            "soup": {"rule": rule, "members": list(names), **facts},
+            "soup": {"rule": rule, "members": list(names), "candidates": list(_names(candidates)), **facts},
         }
         folder = RunFolder(output)
         folder.create()
         stored = model.folder.read_config()
-        label = " ".join([rule, *(f"{value:g}" for value in facts.values())])
         identity = {**stored["config"], "hparams_seed": 0, "soup": label}
         folder.claim(identity, stored["data"])
+        folder.done_file.unlink(missing_ok=True)  # an average of fewer runs may have been there
         folder.write_weights("best", state)
         folder.write_weights("last", state)
         folder.write_records([record])
         folder.write_done()
-        return Soup(rule, output, names, num_candidates, record, (best or members[0]).record)
+        return Soup(rule, output, names, len(candidates), record, candidates[0].record)
 
     def _measure(self, state: State) -> Record:
         self.algorithm.network.load_state_dict(state)
@@ -219,6 +223,10 @@ class _Kitchen:
 _KEPT = ("dataset", "algorithm", "trial_seed", "roles", "hparams")
 
 
+def _names(members: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(member.folder.path.name for member in members)
+
+
 def _read_finished(folder: Path) -> Record | None:
     stored = RunFolder(folder)
     return stored.read_records()[-1] if stored.is_done else None
@@ -230,7 +238,8 @@ def _group_members(sweep: Path, across_methods: bool) -> Iterator[list[Member]]:
         if stored.is_domainbed or stored.status.state != "done":
             continue
         member = _read_member(RunFolder(stored.path))
-        if member.settings.get("soup") is not None:
+        # A refit has seen the holdouts that decide.
+        if member.settings.get("soup") is not None or member.settings.get("refit") is not None:
             continue
         names = _GROUP_SETTINGS if across_methods else (*_GROUP_SETTINGS, "algorithm")
         groups.setdefault(repr([member.settings.get(name) for name in names]), []).append(member)

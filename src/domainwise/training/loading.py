@@ -1,7 +1,7 @@
 """Builds the algorithm of a config, and loads the model, the algorithm or the data of a finished run."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,15 @@ def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -
     }
 
 
+def merge_holdouts(splits: Mapping[str, Split], train_domains: Sequence[str]) -> dict[str, Split]:
+    """Return the splits of a refit: all images of the training domains are trained on."""
+    merged = dict(splits)
+    for name in train_domains:
+        everything = torch.cat([splits[name].holdout, splits[name].main])
+        merged[name] = Split(main=everything, holdout=everything[:0])
+    return merged
+
+
 def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch.Generator | None = None) -> Algorithm:
     """Build the algorithm of a config around a fresh network."""
     try:
@@ -60,19 +69,29 @@ def _build_sharpness(config: RunConfig) -> Sharpness | None:
 
 
 def make_refit_config(
-    run: str | Path, output: str | Path, *, dataset: AnyDataset | None = None, weights: str | Path | None = None
+    run: str | Path,
+    output: str | Path,
+    *,
+    dataset: AnyDataset | None = None,
+    weights: str | Path | None = None,
+    algorithm: str | type[Algorithm] | None = None,
+    network: str | NetworkBuilder | None = None,
 ) -> RunConfig:
     """Return the config that trains a finished run again on all images of its training domains.
 
     Args:
         output: folder of the new run.
         dataset, weights: the run's own, if they are files.
+        algorithm, network: your own class or builder, if the run used one, as for `load_algorithm`.
     """
     folder = RunFolder(run)
     if not folder.is_done:
         raise DomainwiseError(f"the run in {folder.path} is not finished; resume it first")
     settings = folder.read_config()["config"]
+    if settings.get("soup") is not None:
+        raise DomainwiseError(f"the run in {folder.path} is an average of runs; refit one of these")
     settings["dataset"] = _require_dataset(folder, settings, dataset)
+    _replace_own_code(folder, settings, algorithm, network)
     if weights is not None:
         settings["weights"] = weights
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
@@ -86,6 +105,22 @@ def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: An
             f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"
         )
     return str(settings["dataset"]) if dataset is None else dataset
+
+
+def _replace_own_code(
+    folder: RunFolder,
+    settings: dict[str, Any],
+    algorithm: str | type[Algorithm] | None,
+    network: str | NetworkBuilder | None,
+) -> None:
+    """Set the method and the network of a run, which must be given if they are not built-in ones."""
+    for name, given in (("algorithm", algorithm), ("network", network)):
+        if given is not None:
+            settings[name] = given
+        elif ":" in str(settings[name]) and not str(settings[name]).startswith(TIMM):
+            raise DomainwiseError(
+                f"the run in {folder.path} used a custom {name}, {settings[name]}; pass it as {name}="
+            )
 
 
 def load_algorithm(
@@ -136,13 +171,7 @@ def rebuild_algorithm(
     stored = folder.read_config()
     # The data itself is not needed, and may not be available.
     settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
-    for name, given in (("algorithm", algorithm), ("network", network)):
-        if given is not None:
-            settings[name] = given
-        elif ":" in str(settings[name]) and not str(settings[name]).startswith(TIMM):
-            raise DomainwiseError(
-                f"the run in {folder.path} used a custom {name}, {settings[name]}; pass it as {name}="
-            )
+    _replace_own_code(folder, settings, algorithm, network)
     config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
     config = replace(config, hparams=config.algorithm_class().Hparams.complete(config.hparams))
     # Building draws random numbers for weights that are then replaced; the caller's generator must not advance.
@@ -219,6 +248,8 @@ def open_run(
     data = (datasets or DatasetCache()).build(config, on_data)
     parts = assign_roles(data, settings["train_domains"], settings["test_domains"])
     splits = split_domains(data, seed)
+    if settings.get("refit") is not None:
+        splits = merge_holdouts(splits, parts.train)
     facts = describe_data(data, parts, splits)
     for name, value in stored["data"].items():
         if facts.get(name) != value:

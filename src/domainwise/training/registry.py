@@ -39,12 +39,18 @@ def check_average(name: str | None, options: Mapping[str, Any]) -> None:
         if options:
             raise DomainwiseError(f"average_options need an average: {', '.join(AVERAGES)}")
         return
-    for option in options:
-        if option not in average_options(name):
-            raise unknown_choice(f"option of {name}", option, average_options(name))
+    defaults = average_options(name)
+    for option, value in options.items():
+        if option not in defaults:
+            raise unknown_choice(f"option of {name}", option, defaults)
+        kind = type(defaults[option])
+        accepted = (int, float) if kind is float else kind
+        if not isinstance(value, accepted) or isinstance(value, bool):
+            noun = {int: "an integer", float: "a number", str: "a string"}[kind]
+            raise DomainwiseError(f"average_options of {name}: {option} must be {noun}, got {value!r}")
     try:
-        build_average(name, nn.Linear(1, 1), **options)
-    except (TypeError, ValueError) as error:
+        build_average(name, nn.Identity(), **options)
+    except ValueError as error:
         raise DomainwiseError(f"average_options of {name}: {error}") from error
 
 
@@ -159,7 +165,7 @@ class DatasetCache:
 def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Roles]:
     """Fill in everything left open: the defaults of the method on the dataset, of the dataset, and of the method."""
     parts = assign_roles(dataset, config.train_domains, config.test_domains)
-    config = _apply_run_defaults(config)
+    config = _apply_run_defaults(config, config.steps or dataset.steps)
     hparams_class = config.algorithm_class().Hparams
     own = {name: setting.default for name, setting in hparams_class.for_dataset(dataset.name).items()}
     defaults = {**dataset.defaults, **own}
@@ -183,13 +189,13 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
     return dataclasses.replace(resolved, average_options=_resolve_average_options(resolved)), parts
 
 
-def _apply_run_defaults(config: RunConfig) -> RunConfig:
+def _apply_run_defaults(config: RunConfig, steps: int) -> RunConfig:
     """Fill in the settings that belong to the method."""
     defaults = {**config.algorithm_class().run_defaults, "batch_norm": None}  # only backbones have that choice
-    if config.average is not None:
-        defaults.pop("average_options", None)
-    elif "average" in defaults and config.average_options:
-        defaults["average_options"] = {**defaults["average_options"], **config.average_options}
+    options = defaults.pop("average_options", {})
+    if config.average is None and "start" in options:
+        # The method's own start may come too late for a short run.
+        defaults["average_options"] = {**options, "start": min(options["start"], default_sma_start(steps))}
     return dataclasses.replace(config, **{name: value for name, value in defaults.items() if not getattr(config, name)})
 
 
@@ -198,10 +204,6 @@ def _resolve_average_options(config: RunConfig) -> dict[str, Any]:
     if config.average is None:
         return {}
     assert config.steps is not None
-    if config.algorithm_class().run_defaults.get("average_options") == config.average_options:
-        # The method's own start may come too late for a short run.
-        start = min(config.average_options["start"], default_sma_start(config.steps))
-        return {**config.average_options, "start": start}
     fitting = {"sma": {"start": default_sma_start(config.steps)}, "swad": {"every": default_swad_every(config.steps)}}
     return {**average_options(config.average), **fitting.get(config.average, {}), **config.average_options}
 

@@ -32,7 +32,7 @@ from domainwise.training.device import (
 )
 from domainwise.training.distributed import join_process_group, sharding_caveats
 from domainwise.training.evaluation import evaluate, measure_holdout_loss
-from domainwise.training.loading import build_algorithm, describe_data
+from domainwise.training.loading import build_algorithm, describe_data, merge_holdouts
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
 from domainwise.training.schedule import PlateauSchedule, read_factors, scale_lr_
@@ -143,9 +143,7 @@ class Trainer:
             )
         splits = split_domains(self.dataset, self.config.trial_seed)
         if self.config.refit is not None:
-            for name in self.roles.train:
-                everything = torch.cat([splits[name].holdout, splits[name].main])
-                splits[name] = Split(main=everything, holdout=everything[:0])
+            splits = merge_holdouts(splits, self.roles.train)
         for name in self.roles.train:
             count = len(splits[name].main)
             if count < batch_size:
