@@ -91,6 +91,8 @@ class Algorithm(nn.Module, ABC):
         shape = input_shape if input_shape is not None else getattr(network, "input_shape", None)
         self.input_shape = None if shape is None else tuple(shape)
         self.updates = 0  # counted by methods that follow a schedule
+        # What all learning rates are multiplied by, for schedules.
+        self.lr_factor = 1.0
         # Seed of dropout, and whatever else the network itself draws in an update; None leaves torch's state alone.
         self.dropout_seed: int | None = None
         self.optimizer: Optimizer = self.build_optimizer(network.parameters())
@@ -187,6 +189,9 @@ class Algorithm(nn.Module, ABC):
     def step_(self, optimizer: Optimizer) -> None:
         """Average the gradients over ranks and step. All optimizer steps of all methods go through here."""
         average_gradients_(parameter for group in optimizer.param_groups for parameter in group["params"])
+        if self.lr_factor != 1:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr_factor * group.setdefault("initial_lr", group["lr"])
         optimizer.step()
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Choices are made on the training domains' holdouts; the test domain is only meas
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -103,9 +103,9 @@ def average_sweep(
     datasets = DatasetCache()
     soups = []
     for members in groups:
-        kitchen = _Kitchen(members[0], dataset, data_dir, pick_device(device), on_data, datasets)
+        writer = _SoupWriter(members[0], dataset, data_dir, pick_device(device), on_data, datasets)
         for rule in rules:
-            soup = kitchen.cook(members, rule, output, "across " if across_methods else "")
+            soup = writer.average(members, rule, output, "across " if across_methods else "")
             soups.append(soup)
             on_soup(soup)
     return soups
@@ -129,14 +129,12 @@ def interpolate_run(
         raise DomainwiseError(f"{run} has no initial weights; train it with --shared-start")
     if output is None:
         output = place_derived_run(run, f"alpha{alpha:g}", "averages")
-    kitchen = _Kitchen(member, dataset, data_dir, pick_device(device), on_data, DatasetCache())
+    writer = _SoupWriter(member, dataset, data_dir, pick_device(device), on_data, DatasetCache())
     state = interpolate_states(member.folder.read_weights("start"), member.folder.read_weights("best"), alpha)
-    return kitchen.serve(
-        "interpolated", f"interpolated {alpha:g}", Path(output), state, [member], [member], alpha=alpha
-    )
+    return writer.write("interpolated", f"interpolated {alpha:g}", Path(output), state, [member], [member], alpha=alpha)
 
 
-class _Kitchen:
+class _SoupWriter:
     """Evaluates averages on the data of a run, and writes them as if they were that run with other weights."""
 
     def __init__(
@@ -155,7 +153,7 @@ class _Kitchen:
         )
         self.algorithm: Algorithm = rebuild_algorithm(member.folder.path).to(device).eval()
 
-    def cook(self, members: Sequence[Member], rule: Rule, output: Path, scope: str = "") -> Soup:
+    def average(self, members: Sequence[Member], rule: Rule, output: Path, scope: str = "") -> Soup:
         """Average the members, or read the average if there is one of the same members."""
         label = f"{scope}{rule}"
         folder = output / f"{members[0].folder.path.name}-{label.replace(' ', '-')}"
@@ -167,11 +165,11 @@ class _Kitchen:
         states = [member.folder.read_weights("best") for member in ordered]
         chosen = list(range(len(states)))
         if rule == "greedy":
-            chosen, _ = select_greedily(states, lambda state: selection_score(self._measure(state)))
+            chosen, _ = select_greedily(states, lambda state: selection_score(self._measure(state, tests=False)))
         mean = average_states([states[index] for index in chosen])
-        return self.serve(rule, label, folder, mean, [ordered[index] for index in chosen], ordered)
+        return self.write(rule, label, folder, mean, [ordered[index] for index in chosen], ordered)
 
-    def serve(
+    def write(
         self,
         rule: Rule,
         label: str,
@@ -210,14 +208,18 @@ class _Kitchen:
         folder.write_done()
         return Soup(rule, output, names, len(candidates), record, candidates[0].record)
 
-    def _measure(self, state: State) -> Record:
+    def _measure(self, state: State, *, tests: bool = True) -> Record:
+        """Return the part of a record that says how accurate these weights are; `tests`: on the test domains too."""
         self.algorithm.network.load_state_dict(state)
         run = self.run
-        accuracy = evaluate(
-            *(self.algorithm, run.dataset, run.splits, run.roles, "selection", self.device, World()),
-        )
-        names = {"train_domains": run.roles.train, "validation_domains": run.roles.validation}
-        return {**names, "test_domains": run.roles.test, "accuracy": accuracy}
+        roles = run.roles if tests else replace(run.roles, test=())
+        accuracy = evaluate(*(self.algorithm, run.dataset, run.splits, roles, "selection", self.device, World()))
+        return {
+            "train_domains": roles.train,
+            "validation_domains": roles.validation,
+            "test_domains": roles.test,
+            "accuracy": accuracy,
+        }
 
 
 _KEPT = ("dataset", "algorithm", "trial_seed", "roles", "hparams")

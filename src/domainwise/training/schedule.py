@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from domainwise.algorithms import Algorithm
 from domainwise.storage.run_folder import Record
 
 # The reduction at which training ends (ERM++).
@@ -46,10 +45,3 @@ class PlateauSchedule:
 def read_factors(records: Sequence[Record]) -> dict[int, float]:
     """Return the factor that each record of a run ended with, by step; runs with a constant rate have none."""
     return {record["step"]: record["lr_factor"] for record in records if "lr_factor" in record}
-
-
-def scale_lr_(algorithm: Algorithm, factor: float) -> None:
-    """Set the learning rate of each optimizer to `factor` times what it was built with."""
-    for optimizer in algorithm.optimizers().values():
-        for group in optimizer.param_groups:
-            group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

@@ -35,7 +35,7 @@ from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.loading import build_algorithm, describe_data, merge_holdouts
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
-from domainwise.training.schedule import PlateauSchedule, read_factors, scale_lr_
+from domainwise.training.schedule import PlateauSchedule, read_factors
 from domainwise.training.tracking import check_logger, track_run
 
 OnStart = Callable[[RunConfig, int], None]
@@ -222,8 +222,7 @@ class Trainer:
         first_step, start = self.step, time.perf_counter()
         while self.step < last_step and self.lr_factor > 0:
             batches = self._draw_batches()
-            if self.lr_factor != 1:
-                scale_lr_(self.algorithm, self.lr_factor)
+            self.algorithm.lr_factor = self.lr_factor
             with precision, self.world.seed_per_rank(self.generators["method"], self.seeds.method, self.step):
                 if self.config.seeding == "common":
                     self.algorithm.dropout_seed = seed_hash(self.seeds.dropout, self.step, self.world.rank)

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_runs import DATASETS, tiny_config, tiny_run
 
-from domainwise.algorithms import Algorithm
+from domainwise.algorithms import IRM, Algorithm
 from domainwise.errors import DomainwiseError
+from domainwise.networks import small_cnn
 from domainwise.selection import read_runs
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import train
-from domainwise.training.schedule import PlateauSchedule, read_factors, scale_lr_
+from domainwise.training.schedule import PlateauSchedule, read_factors
 from domainwise.training.trainer import Trainer
 
 RISING: dict[str, Any] = {"lr_schedule": "plateau", "hparams": {"lr": 1.0}, "record_every": 1, "steps": 12}
@@ -124,8 +126,23 @@ def test_every_optimizer_is_scaled_from_its_own_rate(tmp_path: Path) -> None:
     before = [group["lr"] for group in groups]
     assert len(groups) > 1
     for factor in (0.1, 0.01):
-        scale_lr_(algorithm, factor)
+        algorithm.lr_factor = factor
+        for optimizer in algorithm.optimizers().values():
+            algorithm.step_(optimizer)
         assert [group["lr"] for group in groups] == pytest.approx([factor * rate for rate in before])
+
+
+def test_an_optimizer_that_is_rebuilt_is_scaled_from_its_first_step_on() -> None:
+    torch.manual_seed(0)
+    algorithm = IRM(small_cnn((3, 8, 8), 2), num_domains=1, lr=0.5, anneal_steps=1)
+    batches = [(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 1]))]
+    algorithm.update(batches)
+    algorithm.lr_factor = 0.1
+    before = [parameter.detach().clone() for parameter in algorithm.network.parameters()]
+    algorithm.update(batches)
+    moves = [(new - old).abs().max() for new, old in zip(algorithm.network.parameters(), before, strict=True)]
+    # The first step of an Adam is as long as its learning rate, component by component.
+    assert max(moves) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_read_factors_skips_runs_with_a_constant_rate() -> None:
