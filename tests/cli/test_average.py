@@ -65,7 +65,7 @@ def test_a_run_with_its_start(domainwise: Call, sweep: Path, tmp_path: Path) -> 
     ("words", "message"),
     [
         (("{run}",), "is a single run; give a sweep, or --alpha to interpolate it with its start"),
-        (("{sweep}", "--alpha", "0.5"), "--alpha interpolates a single run, and"),
+        (("{sweep}", "--alpha", "0.5"), "--alpha interpolates a single run, but"),
         (("{run}", "--alpha", "1.5"), "alpha must be at least 0 and at most 1, got 1.5"),
         (("{sweep}", "--rule", "greddy"), "did you mean 'greedy'?"),
         (("{empty}",), "error: "),

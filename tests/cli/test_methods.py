@@ -68,7 +68,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
     with torch.no_grad():
         logits = load_model(tmp_path / "uninterrupted", "last")(x)
     assert logits.shape == (6, 2)
-    torch.testing.assert_close(logits, load_algorithm(tmp_path / "resumed").predict(x), rtol=1e-4, atol=1e-5)
+    if "average" not in ALGORITHMS[name].run_defaults:  # the algorithm has the weights that are trained
+        torch.testing.assert_close(logits, load_algorithm(tmp_path / "resumed").predict(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

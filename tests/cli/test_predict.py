@@ -105,7 +105,7 @@ def test_the_python_call_returns_the_same(run: Path, pictures: Path) -> None:
         (("{run}", "{empty}"), "no images found in folder"),
         (("{run}", "{pictures}", "--output", "classes.cvs"), "did you mean 'csv'?"),
         (("{run}", "{pictures}", "--device", "gpu"), "unknown device 'gpu'"),
-        (("{run}", "{pictures}", "--which", "newest"), "which must be"),
+        (("{run}", "{pictures}", "--which", "newest"), "unknown model of a run 'newest'"),
     ],
 )
 def test_errors_are_one_line(

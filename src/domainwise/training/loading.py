@@ -156,7 +156,7 @@ def load_model(
         algorithm, network: as for `load_algorithm`.
     """
     if which not in get_args(Which):
-        raise unknown_choice("which", which, get_args(Which))
+        raise unknown_choice("model of a run", which, get_args(Which))
     folder = RunFolder(run)
     model = rebuild_algorithm(folder.path, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)

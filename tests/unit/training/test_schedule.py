@@ -140,7 +140,9 @@ def test_an_optimizer_that_is_rebuilt_is_scaled_from_its_first_step_on() -> None
     algorithm.lr_factor = 0.1
     before = [parameter.detach().clone() for parameter in algorithm.network.parameters()]
     algorithm.update(batches)
-    moves = [(new - old).abs().max() for new, old in zip(algorithm.network.parameters(), before, strict=True)]
+    moves = [
+        (new.detach() - old).abs().max().item() for new, old in zip(algorithm.network.parameters(), before, strict=True)
+    ]
     # The first step of an Adam is as long as its learning rate, component by component.
     assert max(moves) == pytest.approx(0.05, rel=1e-3)
 
