@@ -51,3 +51,10 @@ def test_every_method_has_a_pinned_value(name: str) -> None:
     pinned = (ROOT / "tests" / "values" / f"test_{name}.py").read_text()
     imported = " ".join(re.findall(r"from domainwise\.algorithms import (\([^)]*\)|.*)", pinned))
     assert re.search(rf"\b{ALGORITHMS[name].__name__}\b", imported)
+
+
+def test_the_docs_list_the_methods_that_refuse_sam() -> None:
+    page = (ROOT / "docs" / "averaging.md").read_text()
+    listed = re.search(r"`--sam` or `--sagm` with ((?:`[a-z]+`(?:, )?)+)", page)
+    assert listed is not None
+    assert set(re.findall(r"`([a-z]+)`", listed[1])) == {n for n, m in ALGORITHMS.items() if not m.supports_sharpness}
