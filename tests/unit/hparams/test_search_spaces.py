@@ -334,11 +334,21 @@ def test_errors_for_invalid_files(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_errors_for_unknown_spaces_and_missing_files() -> None:
-    assert SPACES == ("domainbed", "paper")
+    assert SPACES == ("domainbed", "diwa", "paper")
     with pytest.raises(DomainwiseError, match="did you mean 'domainbed'"):
         read_space("domainbad")
     with pytest.raises(DomainwiseError, match=r"no-such\.toml could not be read: No such file"):
         read_space("no-such.toml")
+
+
+def test_diwa_draws_mild_values_and_leaves_a_methods_own_alone() -> None:
+    draws = [draw("diwa", task("coral"), number) for number in range(1, 30)]
+    assert {each["lr"] for each in draws} == {1e-5, 3e-5, 5e-5}
+    assert {each["weight_decay"] for each in draws} == {1e-4, 1e-6}
+    assert {each["dropout"] for each in draws} == {0.0, 0.1, 0.5}
+    assert {each["batch_size"] for each in draws} == {32}
+    theirs = [draw("domainbed", task("coral"), number)["penalty_weight"] for number in range(1, 30)]
+    assert [each["penalty_weight"] for each in draws] == theirs
 
 
 def test_a_choice_of_one_option_is_that_option() -> None:
