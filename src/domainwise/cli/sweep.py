@@ -112,7 +112,8 @@ def sweep(
         float, typer.Option(help="Largest difference without practical importance, in points, for --until-decided.")
     ] = MARGIN,
     space: Annotated[
-        str, typer.Option(help="Search space: domainbed, diwa, paper, paper:DATASET (as for that dataset), or a TOML file.")
+        str,
+        typer.Option(help="Search space: domainbed, diwa, paper, a TOML file, or paper:DATASET (as for that dataset)."),
     ] = "domainbed",
     test_domain: Annotated[
         list[str] | None, typer.Option(help="Hold out only this domain (default: each in turn). Repeatable.")
