@@ -8,26 +8,35 @@ alternates between kinds of updates, the mean over one of each kind counts.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torchvision.models import resnet18
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
+from domainwise.algorithms.sharpness import Sharpness
+from domainwise.averaging import SMA
 from domainwise.networks import Network
 from step_cost import CLASSES, DOMAINS, Batches, Step, make_batches, measure_seconds, read_options
 
 # All updates of the discriminator and one of the network.
 UPDATES = {"dann": 2, "cdann": 2, "adrmx": 3}
 COPYING = "gut, while making copies"
+# ERM++'s updates of the whole network.
+HPARAMS: dict[str, dict[str, Any]] = {"ermplusplus": {"head_steps": -1}}
 
 
 def main() -> None:
     options = read_options(__doc__, rounds=5)
     batches = make_batches(options.batch_size, options.image_size)
     steps: dict[str, Step] = {
-        name: partial(update, build(name, options.image_size), UPDATES.get(name, 1)) for name in ALGORITHMS
+        name: partial(update, build(name, options.image_size, **HPARAMS.get(name, {})), UPDATES.get(name, 1))
+        for name in ALGORITHMS
     }
+    averaged = build("erm", options.image_size)
+    steps["erm, sma"] = partial(update_average, averaged, SMA(averaged.network, start=1))
+    steps["mat, sam"] = partial(update, build("mat", options.image_size, sharpness=Sharpness()), 1)
     # Here every update belongs to a round.
     steps[COPYING] = partial(update, build("gut", options.image_size, round_every=1, rounds=10**9, pool=10**9), 1)
     seconds = measure_seconds(steps, batches, options.rounds)
@@ -41,7 +50,7 @@ def main() -> None:
         print(f"| {name} | {time * 1e3:.0f} | {time / means['erm']:.2f} |")
 
 
-def build(name: str, image_size: int, **hparams: float) -> Algorithm:
+def build(name: str, image_size: int, **hparams: Any) -> Algorithm:
     torch.manual_seed(0)
     body = resnet18()
     num_features, body.fc = body.fc.in_features, nn.Identity()
@@ -54,6 +63,11 @@ def build(name: str, image_size: int, **hparams: float) -> Algorithm:
 def update(algorithm: Algorithm, times: int, batches: Batches) -> None:
     for _ in range(times):
         algorithm.update(batches)
+
+
+def update_average(algorithm: Algorithm, average: SMA, batches: Batches) -> None:
+    algorithm.update(batches)
+    average.update_(algorithm.network)
 
 
 if __name__ == "__main__":

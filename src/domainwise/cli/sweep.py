@@ -113,7 +113,7 @@ def sweep(
     ] = MARGIN,
     space: Annotated[
         str,
-        typer.Option(help="Search space: domainbed, diwa, paper, a TOML file, or paper:DATASET (as for that dataset)."),
+        typer.Option(help="Search space: domainbed, diwa, paper, paper:DATASET (as for it), or a TOML file."),
     ] = "domainbed",
     test_domain: Annotated[
         list[str] | None, typer.Option(help="Hold out only this domain (default: each in turn). Repeatable.")
