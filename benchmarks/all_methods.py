@@ -20,7 +20,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,7 +40,10 @@ from domainwise.training.registry import DatasetCache, dataset_name
 from domainwise.training.trainer import Trainer
 
 Line = dict[str, Any]
+# Accuracies by method and average, one per trial.
+Panel = dict[str, dict[str, list[float]]]
 NONE = "none"
+FAMILY = ("at", "uat", "mat", "ldat")
 # Updates before a penalty or the whole network is switched on, as a share of the steps: DomainBed's of its 5000.
 SCHEDULES: dict[str, dict[str, float]] = {
     "irm": {"anneal_steps": 0.1},
@@ -204,7 +207,6 @@ def run_once(key: str, settings: dict[str, Any], names: Sequence[str], num_recor
         "trial": result.config.trial_seed,
         "test_domains": list(result.config.test_domains),
         "steps": result.config.steps,
-        "hparams": settings["hparams"],
         "averages": records,
     }
 
@@ -232,7 +234,7 @@ def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         groups.setdefault((line["dataset"], line["steps"]), []).append(line)
-    plotted = []
+    panels: dict[str, Panel] = {}
     for (dataset, steps), group in groups.items():
         averages = [name for name in dict.fromkeys(name for line in group for name in line["averages"]) if name != NONE]
         # A run that is tested on several domains has a column for each; otherwise they are runs of their own.
@@ -246,8 +248,9 @@ def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
                 values = average_trials(own, name)
                 differences = [100 * (values[trial] - base[trial]) for trial in values]
                 cells.append(format_difference(differences))
-                plotted.append((dataset, steps, method, name, differences))
-            settings = ", ".join(f"{key} {value:g}" for key, value in own[0].get("hparams", {}).items())
+            panel = panels.setdefault(f"{dataset}, {steps} steps", {})
+            panel[method] = {name: list(average_trials(own, name).values()) for name in (NONE, *averages)}
+            settings = ", ".join(f"{key} {value:g}" for key, value in json.loads(own[0]["key"])[0]["hparams"].items())
             rows.append((method, settings, str(len(base)), *cells))
         header = (
             "method",
@@ -260,7 +263,7 @@ def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
         )
         print(f"\n{dataset}, {steps} steps\n\n{format_markdown_table(header, rows)}")
     if picture is not None:
-        draw(plotted, picture)
+        draw(panels, picture)
 
 
 def average_trials(lines: Sequence[Line], name: str, key: str = "test") -> dict[int, float]:
@@ -284,33 +287,32 @@ def format_difference(differences: Sequence[float]) -> str:
     return f"{estimate.mean:+.1f}" + ("" if estimate.error is None else f" ± {estimate.error:.1f}")
 
 
-def draw(plotted: Sequence[tuple[str, int, str, str, list[float]]], picture: Path) -> None:
-    """Draw one panel per dataset: the difference of each trial, a bar at the mean, one colour per average."""
-    panels = list(dict.fromkeys((dataset, steps) for dataset, steps, *_ in plotted))
-    heights = [len({method for d, s, method, *_ in plotted if (d, s) == panel}) for panel in panels]
+def draw(panels: Mapping[str, Panel], picture: Path) -> None:
+    """Draw one panel per dataset and one row per method, best first: a dot per trial, and bars at the means."""
+    height = max(map(len, panels.values()))
     figure, all_axes = plt.subplots(
-        1, len(panels), figsize=(5.2 * len(panels), 0.34 * max(heights) + 1.4), layout="constrained", squeeze=False
+        1, len(panels), figsize=(6.4 * len(panels), 0.23 * height + 1.2), layout="constrained", squeeze=False
     )
-    names = list(dict.fromkeys(name for *_, name, _ in plotted))
-    for axes, panel in zip(all_axes[0], panels, strict=True):
-        own = [each for each in plotted if each[:2] == panel]
-        methods = list(dict.fromkeys(method for *_, method, _, _ in own))[::-1]
-        for _, _, method, name, differences in own:
-            if not differences:
-                continue
-            place = methods.index(method) + 0.22 * (names.index(name) - (len(names) - 1) / 2)
-            colour = f"C{names.index(name)}"
-            axes.plot(differences, [place] * len(differences), "o", color=colour, markersize=4, alpha=0.5)
-            mean = statistics.fmean(differences)
-            label = name if method == methods[-1] else None
-            axes.plot([mean, mean], [place - 0.1, place + 0.1], color=colour, linewidth=2.5, label=label)
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_yticks(range(len(methods)), methods)
-        axes.set_title(f"{panel[0]}, {panel[1]} steps")
-        axes.set_xlabel("points gained over the run's own weights")
+    for axes, (title, panel) in zip(all_axes[0], panels.items(), strict=True):
+        ordered = sorted(panel, key=lambda method: statistics.fmean(panel[method][NONE]))
+        for place, method in enumerate(ordered):
+            own = [100 * value for value in panel[method][NONE]]
+            colour = "tab:red" if method in FAMILY else "black" if method == "erm" else "tab:gray"
+            axes.plot(own, [place] * len(own), "o", color=colour, markersize=4, alpha=0.45, linewidth=0)
+            axes.plot([statistics.fmean(own)] * 2, [place - 0.36, place + 0.36], color=colour, linewidth=2.5)
+            for marker, name in zip("<>", [each for each in panel[method] if each != NONE], strict=False):
+                if panel[method][name]:
+                    mean = 100 * statistics.fmean(panel[method][name])
+                    axes.plot([mean], [place], marker, color="tab:blue", markersize=5, alpha=0.9, linewidth=0)
+        axes.axvline(100 * statistics.fmean(panel["erm"][NONE]), color="black", linewidth=0.8, linestyle=":", zorder=0)
+        axes.set_yticks(range(len(ordered)), ordered)
+        axes.set_ylim(-0.7, len(ordered) - 0.3)
+        axes.set_title(title)
+        axes.set_xlabel(
+            "test accuracy: a dot per trial, a bar at the mean; blue: means with SMA (<) and SWAD (>)"
+        )
         axes.grid(axis="x", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="lower right", frameon=False)
     figure.savefig(picture, dpi=150)
 
 
