@@ -243,7 +243,10 @@ def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
         for method in sorted({line["method"] for line in group}, key=list(ALGORITHMS).index):
             own = [line for line in group if line["method"] == method]
             base = average_trials(own, NONE)
+            reference = average_trials([line for line in group if line["method"] == "erm"], NONE)
             cells = [format_points(average_trials(own, NONE, key).values()) for key in ("holdout", *domains, "test")]
+            paired = [100 * (base[trial] - reference[trial]) for trial in base if trial in reference]
+            cells.append("" if method == "erm" else format_difference(paired))
             for name in averages:
                 values = average_trials(own, name)
                 differences = [100 * (values[trial] - base[trial]) for trial in values]
@@ -259,6 +262,7 @@ def print_tables(lines: Sequence[Line], picture: Path | None) -> None:
             "holdout",
             *domains,
             "mean",
+            "mean - erm",
             *(f"{name} - {NONE}" for name in averages),
         )
         print(f"\n{dataset}, {steps} steps\n\n{format_markdown_table(header, rows)}")
@@ -308,9 +312,7 @@ def draw(panels: Mapping[str, Panel], picture: Path) -> None:
         axes.set_yticks(range(len(ordered)), ordered)
         axes.set_ylim(-0.7, len(ordered) - 0.3)
         axes.set_title(title)
-        axes.set_xlabel(
-            "test accuracy: a dot per trial, a bar at the mean; blue: means with SMA (<) and SWAD (>)"
-        )
+        axes.set_xlabel("test accuracy: a dot per trial, a bar at the mean\nblue: mean with SMA (<) or SWAD (>)")
         axes.grid(axis="x", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(picture, dpi=150)
