@@ -137,7 +137,7 @@ def test_random_draws_come_from_the_given_generator(name: str) -> None:
     assert all(torch.equal(state, torch.get_rng_state()) for state in torch_states)
 
 
-@pytest.mark.parametrize("saved_after", [1, 2, 3, 4])
+@pytest.mark.parametrize("saved_after", [2, 4])  # before and after the events
 @pytest.mark.parametrize(("name", "hparams"), CASES)
 def test_resuming_from_a_saved_state_changes_nothing(name: str, hparams: dict[str, object], saved_after: int) -> None:
     algorithm = fresh(name, random_network, **hparams)
