@@ -3,8 +3,8 @@
 Averaging does not change training, so all averages of a run are compared on the same trajectory. Among the records of a
 run, models are selected by the training domains' holdouts; differences are those of trials, each the mean over its test
 domains, to the run's own weights (`none`). Methods use their defaults and those of the dataset, except for `SCHEDULES`,
-which are shortened to the steps of the run, and for `SILHOUETTES`: weights at which a method learns at all, chosen by
-training-domain holdout on trial 0 alone.
+which are shortened to the steps of the run, and for `SILHOUETTES`: smaller weights, at which a method learns at all,
+taken without a look at the test domains.
 
     python benchmarks/all_methods.py run silhouettes --methods all --trials 5 --steps 500 --records 1
     python benchmarks/all_methods.py run DATA/OfficeCaltech10 --methods erm coral mat --trials 3 --weights FILE
