@@ -85,11 +85,16 @@ def main() -> None:
     tables = commands.add_parser("tables")
     tables.add_argument("--output", type=Path, default=Path("all_methods.jsonl"))
     tables.add_argument("--picture", type=Path)
+    tables.add_argument("--last", action="store_true", help="evaluate runs at their last step, without selection")
     options = parser.parse_args()
     if options.command == "run":
         run_all(options)
     else:
-        print_tables(read_lines(options.output), options.picture)
+        lines = read_lines(options.output)
+        if options.last:
+            for line in lines:
+                line["averages"] = {name: records[-1:] for name, records in line["averages"].items()}
+        print_tables(lines, options.picture)
 
 
 def run_all(options: argparse.Namespace) -> None:
