@@ -4,10 +4,22 @@ python attack_shard.py RANK RENDEZVOUS_FILE OUTPUT_FILE
 """
 
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, ascend, attack
+from sharded_attacks import (
+    CASES,
+    EVEN,
+    ONE_PASS,
+    UNEVEN,
+    WRAPPERS,
+    ascend,
+    attack,
+    attack_from_own_starts,
+    train_wrapped,
+)
+from torch.nn.parallel import DistributedDataParallel
 
 from domainwise.perturbations.distributed import gather_over_ranks
 
@@ -18,6 +30,12 @@ if __name__ == "__main__":
     states = {f"{name} attack": attack(CASES[name](), EVEN[rank]) for name in CASES}
     states |= {f"{name} ascend": ascend(CASES[name](), EVEN[rank]) for name in ONE_PASS}
     states["subspace uneven"] = attack(CASES["subspace"](), UNEVEN[rank])
+    for name, settings in WRAPPERS.items():
+        wrap = partial(DistributedDataParallel, **settings)
+        for part in ("network", "wrapper"):
+            states[f"{name} {part}"] = train_wrapped(wrap, EVEN[rank], is_called_inside=part == "network")
+    for one_pass in (False, True):
+        states[f"own starts {one_pass}"] = attack_from_own_starts(rank, EVEN[rank], one_pass=one_pass)
     for counts in ((3, 3), (1, 4), (2, 0), (0, 0)):
         rows = torch.arange(2 * counts[rank]).reshape(-1, 2) + 100 * rank
         states[f"rows {counts}"] = {"float": gather_over_ranks(rows.float()), "int": gather_over_ranks(rows)}

@@ -21,6 +21,11 @@ CASES: dict[str, Callable[[], Perturbation]] = {
     "subspace": lambda: _build(MultiplePerturbation, weights="subspace", count=3),
 }
 ONE_PASS = ["universal", "multiple", "low-rank factors", "low-rank projected"]
+WRAPPERS = {
+    "plain": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "views": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+}
 # Each rank has every other sample, or the second has only the last three.
 EVEN = (slice(0, None, 2), slice(1, None, 2))
 UNEVEN = (slice(0, 13), slice(13, None))
@@ -43,6 +48,41 @@ def ascend(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
         F.cross_entropy(model(perturbation(x[part], domain[part])), y[part]).backward()
         perturbation.ascend_()
     return state_of(perturbation)
+
+
+def train_wrapped(wrap: Callable[[nn.Module], nn.Module], part: slice, *, is_called_inside: bool) -> dict[str, Tensor]:
+    """Return the weights and statistics of a network, and the perturbation, after three updates on this part.
+
+    Args:
+        is_called_inside: the attack calls the network itself instead of its wrapper.
+    """
+    x, y, domain, _ = _make_problem()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 2))
+    network[3].register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    model = wrap(network)
+    perturbation = CASES["universal"]()
+    attacked = network if is_called_inside else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        x_adv = perturbation.attack(
+            x[part], domain[part], lambda x: F.cross_entropy(attacked(x), y[part], reduction="none"), steps=2
+        )
+        optimizer.zero_grad()
+        F.cross_entropy(model(x_adv), y[part]).backward()
+        optimizer.step()
+    return {**network.state_dict(), **state_of(perturbation)}
+
+
+def attack_from_own_starts(rank: int, part: slice, *, one_pass: bool) -> dict[str, Tensor]:
+    """Return the state of a perturbation whose start depends on the rank."""
+    torch.manual_seed(rank)
+    perturbation = UniversalPerturbation(SHAPE, num_domains=2, epsilon=0.8, step_size=0.01)
+    if one_pass:
+        return ascend(perturbation, part)
+    states = attack(perturbation, part)
+    states.pop("perturbed")
+    return states
 
 
 def state_of(perturbation: Perturbation) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, ascend, attack, state_of
+from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, WRAPPERS, ascend, attack, state_of
 from warm_python import WarmPython
 
 SCRIPT = Path(__file__).with_name("attack_shard.py")
@@ -40,6 +40,21 @@ def test_two_processes_move_the_perturbation_as_one(name: str, use: str, ranks: 
         assert torch.equal(first[key], second[key])
         torch.testing.assert_close(first[key], tensor, atol=1e-6, rtol=1e-5)
         assert key == "idle" or not torch.equal(tensor, start[key])
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_an_attack_may_call_a_network_wrapped_for_distributed_training(name: str, ranks: list[dict[str, Any]]) -> None:
+    first, second = ranks
+    for key, tensor in first[f"{name} network"].items():
+        assert torch.equal(first[f"{name} wrapper"][key], tensor)
+        # Each rank has its own statistics until the next forward pass.
+        assert "running" in key or torch.equal(second[f"{name} wrapper"][key], tensor)
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+def test_ranks_that_drew_different_starts_agree(one_pass: bool, ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank[f"own starts {one_pass}"] for rank in ranks)
+    assert torch.equal(first["deltas"], second["deltas"])
 
 
 @pytest.mark.parametrize("counts", [(3, 3), (1, 4), (2, 0), (0, 0)])

@@ -7,15 +7,18 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 
-from domainwise.perturbations.distributed import mean_over_ranks
+from domainwise.perturbations.distributed import broadcast_from_first_rank_, mean_over_ranks
 from domainwise.perturbations.radius import parse_radius
 
 Norm = Literal["l2", "linf"]
@@ -27,6 +30,9 @@ Bound = float | Tensor
 
 class Perturbation(nn.Module, ABC):
     """A perturbation of images that depends on their domain.
+
+    Its parameters require no gradient: only `attack` and `ascend_` move them. An optimizer over all parameters of a
+    module that contains the perturbation therefore leaves it alone, instead of moving it down.
 
     Args:
         shape: Shape of one input, without the batch dimension.
@@ -90,6 +96,8 @@ class Perturbation(nn.Module, ABC):
         self._epsilon = parse_radius(epsilon, self.shape, norm)
         self._step_size = None if step_size is None else check_nonnegative("step_size", step_size)
         self.space = ImageSpace(bounds, mean, std)
+        self._leaves: tuple[Tensor, ...] = ()
+        self._is_synchronized = False
 
     @property
     def epsilon(self) -> float:
@@ -142,16 +150,14 @@ class Perturbation(nn.Module, ABC):
         domain = self._expand_domain(x, domain)
         weights = self._loss_weights(domain, x.dtype)
         x = x.detach()
-        variables = self._start(x, domain)
-        num_kept = sum(isinstance(variable, nn.Parameter) for variable in variables)
-        with preserve_buffers(), torch.enable_grad():
+        self._synchronize_()
+        kept, fresh = self._start(x, domain)
+        num_kept = len(kept)
+        variables = (*kept, *fresh)
+        with leave_modules_unchanged(loss_fn), torch.enable_grad():
             for _ in range(steps):
                 losses = loss_fn(self._perturb(x, domain, variables, clip=self.clips_in_attack))
-                if losses.shape != domain.shape:
-                    raise ValueError(
-                        f"loss_fn must return one loss per sample, shape {tuple(domain.shape)}, got "
-                        f'{tuple(losses.shape)}; use reduction="none"'
-                    )
+                check_losses(losses, len(x))
                 if self.loss_cap is not None:
                     losses = losses.clamp(max=self.loss_cap)
                 gradients = torch.autograd.grad((losses * weights).sum(), variables)
@@ -172,7 +178,7 @@ class Perturbation(nn.Module, ABC):
             domain: As for `attack`.
         """
         self._require_kept("perturbation(x)")
-        return self._perturb(x, self._expand_domain(x, domain), tuple(self.parameters()))
+        return self._perturb(x, self._expand_domain(x, domain), self._track_parameters())
 
     def delta(self) -> Tensor:
         """Return the perturbation of each domain, (num_domains, *shape), inside the ball."""
@@ -183,9 +189,10 @@ class Perturbation(nn.Module, ABC):
 
     @torch.no_grad()
     def ascend_(self, gradient_scale: Tensor | None = None) -> None:
-        """Take one projected ascent step along the gradients in `.grad`, then clear them.
+        """Take one projected ascent step along the gradients that `backward` left, then clear them.
 
-        For one-pass training: call it after `loss.backward()`. Domains without a gradient do not move.
+        For one-pass training: call it after `loss.backward()`, or after several to accumulate their gradients. Domains
+        without a gradient do not move.
 
         Args:
             gradient_scale: One factor per domain, (num_domains,). The gradient of a batch mean contains each domain's
@@ -193,19 +200,18 @@ class Perturbation(nn.Module, ABC):
                 normalized.
         """
         self._require_kept("ascend_()")
-        parameters = tuple(self.parameters())
-        if all(tensor.grad is None for tensor in parameters):
+        if all(leaf.grad is None for leaf in self._leaves):
             raise RuntimeError(
                 "ascend_() found no gradients; call backward() on a loss of perturbation(x, domain) first"
             )
-        gradients = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in parameters]
+        self._synchronize_()
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves]
         if gradient_scale is not None:
             gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
-        with torch.autocast(parameters[0].device.type, enabled=False):
-            self._ascend(parameters, mean_over_ranks(gradients), None)
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            self._ascend(tuple(self.parameters()), mean_over_ranks(gradients), None)
         self.updates += 1
-        for tensor in parameters:
-            tensor.grad = None
+        self._leaves = ()
 
     def get_extra_state(self) -> dict[str, Tensor | None]:
         return {
@@ -226,9 +232,27 @@ class Perturbation(nn.Module, ABC):
             f"norm={self.norm!r}, ascent={self.ascent!r}"
         )
 
-    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors that ascend in an attack on `x`: parameters first, then those of this batch alone."""
-        return tuple(self.parameters())
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the tensors that ascend in an attack on `x`: those that are kept, and those of this batch alone."""
+        return tuple(as_leaf(parameter) for parameter in self.parameters()), ()
+
+    def _track_parameters(self) -> tuple[Tensor, ...]:
+        """Return the parameters as leaves, which collect the gradients of all passes until the next `ascend_`."""
+        parameters = tuple(self.parameters())
+        if not torch.is_grad_enabled():
+            return parameters
+        # The memory of a parameter changes when it moves to another device or is assigned.
+        pairs = zip(self._leaves, parameters, strict=False)
+        if not self._leaves or not all(each.device == own.device and each.is_set_to(own) for each, own in pairs):
+            self._leaves = tuple(as_leaf(parameter) for parameter in parameters)
+        return self._leaves
+
+    @torch.no_grad()
+    def _synchronize_(self) -> None:
+        """Start from what the first rank has, once: unless they were seeded alike, ranks draw different starts."""
+        if not self._is_synchronized:
+            broadcast_from_first_rank_([*self.parameters(), *self.buffers()])
+            self._is_synchronized = True
 
     @abstractmethod
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
@@ -426,36 +450,105 @@ class ImageSpace(nn.Module):
         return (image - self.mean) / self.std if self.is_normalized else image
 
 
+def as_leaf(parameter: Tensor) -> Tensor:
+    """Return a leaf of the graph that shares the parameter's memory."""
+    return parameter.detach().requires_grad_()
+
+
 @contextmanager
-def preserve_buffers() -> Iterator[None]:
-    """Restore the buffers of all modules that are called inside.
+def leave_modules_unchanged(loss_fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Restore the buffers of all modules that `loss_fn` calls inside, and keep DDP from expecting weight gradients.
 
     `attack` sees the network only through a loss function, so it does not know the modules. A hook therefore records
-    each module when it is first called, in this thread only, before its buffers can change.
+    each module when it is first called, in this thread only, before its buffers can change. Compiled code would be
+    compiled anew around such a hook, so compiled modules are looked up in the loss function instead.
     """
     thread = threading.get_ident()
     seen: set[nn.Module] = set()
     saved: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+    wrappers: list[tuple[DistributedDataParallel, bool]] = []
 
-    def save_buffers(module: nn.Module, _: object) -> None:
-        if threading.get_ident() != thread or module in seen:
+    def record(module: nn.Module) -> None:
+        if module in seen:
             return
-        for part in module.modules():
-            if part not in seen:
-                seen.add(part)
-                named = part.named_buffers(recurse=False)
-                saved.extend((part, name, buffer, buffer.clone()) for name, buffer in named)
+        seen.add(module)
+        if isinstance(module, Perturbation):  # a part of the network that the attack moves
+            return
+        if isinstance(module, DistributedDataParallel):
+            wrappers.append((module, module._use_python_reducer))
+            # Then it only calls the network: there are no weight gradients to reduce, and no buffers to share.
+            module._use_python_reducer = True
+        named = module.named_buffers(recurse=False)
+        saved.extend((module, name, buffer, buffer.clone()) for name, buffer in named)
+        for child in module.children():
+            record(child)
 
-    handle = register_module_forward_pre_hook(save_buffers)
+    def record_called(module: nn.Module, _: object) -> None:
+        if not torch.compiler.is_compiling() and threading.get_ident() == thread:
+            record(module)
+
+    modules, is_compiled = find_modules(loss_fn)
+    handle = None if is_compiled else register_module_forward_pre_hook(record_called)
     try:
+        for module in modules if is_compiled else ():
+            record(module)
         yield
     finally:
-        handle.remove()
+        if handle is not None:
+            handle.remove()
+        for wrapper, was_bypassed in wrappers:
+            wrapper._use_python_reducer = was_bypassed
         # If several modules share a buffer, its first copy is the original, so it is restored last. Restored through
         # `data`, because a graph built before the attack still checks the versions of the buffers it used.
         for module, name, buffer, value in reversed(saved):
             buffer.data.copy_(value)
             module._buffers[name] = buffer
+
+
+def find_modules(function: Callable[..., Any]) -> tuple[list[nn.Module], bool]:
+    """Return the modules that a function refers to, and whether it, or one of them, is compiled.
+
+    Looks at its closure, the globals that it names, its bound arguments and the attributes of its object, and does the
+    same with the functions that it finds there.
+    """
+    modules: dict[nn.Module, None] = {}
+    is_compiled = False
+    visited: set[int] = set()
+    queue: list[Any] = [function]
+    while queue:
+        value = queue.pop()
+        if id(value) in visited:
+            continue
+        visited.add(id(value))
+        if isinstance(value, nn.Module):
+            modules[value] = None
+            is_compiled |= any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in value.modules())
+        elif isinstance(value, partial):
+            queue += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            queue += [value.__self__, value.__func__]
+        elif isinstance(value, FunctionType):
+            own = vars(value)
+            if "_torchdynamo_orig_callable" in own:
+                is_compiled |= not own.get("_torchdynamo_disable", False)
+                queue.append(own["_torchdynamo_orig_callable"])
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # a variable that has no value yet
+                    queue.append(cell.cell_contents)
+            queue += [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+        elif not isinstance(value, (type, ModuleType)):
+            parts = getattr(value, "__dict__", {}).values()
+            queue += [part for part in parts if isinstance(part, (nn.Module, partial, MethodType, FunctionType))]
+    return list(modules), is_compiled
+
+
+def check_losses(losses: Any, count: int) -> None:
+    """Raise an error unless these are the losses of `count` samples."""
+    expected = f"loss_fn must return one loss per sample, shape ({count},)"
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"{expected}, got {type(losses).__name__}; choose the logits from what the model returns")
+    if losses.shape != (count,):
+        raise ValueError(f'{expected}, got {tuple(losses.shape)}; use reduction="none"')
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:

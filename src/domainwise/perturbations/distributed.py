@@ -22,6 +22,13 @@ def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
 
 
+def broadcast_from_first_rank_(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor with that of the first rank."""
+    if has_other_ranks():
+        for tensor in tensors:
+            torch.distributed.broadcast(tensor, src=0)
+
+
 def gather_over_ranks(rows: Tensor) -> Tensor:
     """Return the rows (n, ...) of all ranks, of which each may have another number, in the order of the ranks."""
     if not has_other_ranks():

@@ -79,10 +79,10 @@ class LowRankPerturbation(Perturbation):
         left = draw_noise("normal", (num_domains, channels, height, rank), like=like, generator=generator)
         right = draw_noise("normal", (num_domains, channels, rank, width), like=like, generator=generator)
         if solver == "factors":
-            self.left = nn.Parameter(left)
-            self.right = nn.Parameter(right)
+            self.left = nn.Parameter(left, requires_grad=False)
+            self.right = nn.Parameter(right, requires_grad=False)
         else:
-            self.deltas = nn.Parameter(scale_into_ball(left @ right, self.radius, norm))
+            self.deltas = nn.Parameter(scale_into_ball(left @ right, self.radius, norm), requires_grad=False)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         if self.solver == "projected":

@@ -15,6 +15,7 @@ from domainwise.perturbations.base import (
     Norm,
     Perturbation,
     Reduction,
+    as_leaf,
     check_choice,
     check_nonnegative,
     compute_direction,
@@ -130,12 +131,12 @@ class MultiplePerturbation(Perturbation):
             # Attacks start at the image itself, where saturated pixels would have no gradient.
             self.space.passes_gradients = True
         else:
-            self.deltas = nn.Parameter(deltas)
+            self.deltas = nn.Parameter(deltas, requires_grad=False)
         if weights == "assigned":
             self.register_buffer("idle", torch.zeros(num_domains, count, dtype=torch.int64))
         if weights == "domain":
             logits = draw_noise("normal", (num_domains, count), like=self.deltas, generator=generator)
-            self.logits = nn.Parameter(logits)
+            self.logits = nn.Parameter(logits, requires_grad=False)
 
     @property
     def is_kept(self) -> bool:
@@ -152,15 +153,15 @@ class MultiplePerturbation(Perturbation):
         self._require_kept("mixing_weights()")
         return self.logits.softmax(-1)
 
-    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         if self.weights == "domain":
-            return (self.deltas, self.logits)
+            return super()._start(x, domain)
         if self.weights == "sample":
             logits = draw_noise("normal", (len(x), self.count), like=self.deltas, generator=self.generator)
-            return (self.deltas, logits.requires_grad_())
+            return (as_leaf(self.deltas),), (logits.requires_grad_(),)
         # Before a sample has a gradient, it gets the mean of its domain's perturbations: for one, that is UAT.
-        start = torch.zeros_like(self.directions[:, 0]) if self.weights == "subspace" else self.deltas.detach().mean(1)
-        return (gather_per_sample(start, domain).requires_grad_(),)
+        start = torch.zeros_like(self.directions[:, 0]) if self.weights == "subspace" else self.deltas.mean(1)
+        return (), (gather_per_sample(start, domain).requires_grad_(),)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         if self.weights == "domain":

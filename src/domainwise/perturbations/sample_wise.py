@@ -92,7 +92,7 @@ class SampleWisePerturbation(Perturbation):
     def is_kept(self) -> bool:
         return False
 
-    def _start(self, x: Tensor, domain: Tensor) -> tuple[Tensor, ...]:
+    def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         shape = (len(x), *self.shape)
         if self.start == "zero":
             delta = torch.zeros_like(x)
@@ -101,7 +101,7 @@ class SampleWisePerturbation(Perturbation):
         else:
             delta = draw_in_ball(shape, self.radius, self.norm, like=x, generator=self.generator)
             delta = self._clip_offset(x, delta) if self.rank is None else self._limit_rank(delta, self.rank)
-        return (delta.requires_grad_(),)
+        return (), (delta.requires_grad_(),)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         return variables[0]

@@ -66,7 +66,7 @@ class UniversalPerturbation(Perturbation):
         deltas = draw_gaussian_start(
             (num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
         )
-        self.deltas = nn.Parameter(deltas)
+        self.deltas = nn.Parameter(deltas, requires_grad=False)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         return gather_per_sample(variables[0], domain)
