@@ -18,6 +18,7 @@ LAYERS = (
     "hparams",
     "networks",
     "storage",
+    "integrations",
     "figures",
     "selection",
     "data",

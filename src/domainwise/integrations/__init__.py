@@ -1,0 +1,1 @@
+"""MAT, LDAT and the other perturbations in training loops of other libraries. Each module needs its own extra."""
