@@ -16,13 +16,6 @@ from domainwise import LowRankPerturbation, MultiplePerturbation, Perturbation, 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 from domainwise.integrations.lightning import AdversarialTraining  # noqa: E402
 
-pytestmark = [
-    # Lightning's advice on workers and logging, and what its own dependencies warn of.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*isolate_rng"),
-]
 SHAPE = (3, 6, 6)
 
 

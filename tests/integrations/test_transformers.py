@@ -13,11 +13,6 @@ from domainwise import MultiplePerturbation, UniversalPerturbation
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 from domainwise.integrations.transformers import AdversarialTrainingMixin  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*pin_memory"),
-]
 SHAPE = (3, 8, 8)
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 
