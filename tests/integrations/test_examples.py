@@ -1,4 +1,4 @@
-"""The example scripts of the docs run as they stand there, in processes of their own, on a small folder of images."""
+"""The example scripts of the docs, and Lightning with two processes, run in processes of their own."""
 
 import os
 import re
@@ -67,7 +67,14 @@ def test_accelerate_with_two_processes_saves_and_resumes(images: Path, tmp_path:
     assert radius == final_radius(32)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["callback", "one_pass"])
+def test_lightning_with_two_processes(use: str, tmp_path: Path) -> None:
+    out = run(tmp_path, Path(__file__).with_name("lightning_ddp.py"), use)
+    first, second = re.findall(r"outcome 3 \[.*\]", out)
+    assert first == second
+
+
 def test_timm(images: Path, tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="timm is not installed")
     out = run(tmp_path, EXAMPLES / "timm_train.py", images, *SMALL, "--epochs", "4", "--model", "test_resnet")
