@@ -5,10 +5,12 @@
 - the API reference lists what the packages export, and the command-line reference what the commands accept;
 - the method cards are in the navigation by group.
 
-`SharedDescriptions` is an extension of Griffe, which reads the docstrings.
+`ReadDocstrings` is an extension of Griffe, which reads the docstrings.
 """
 
+import ast
 import importlib
+import inspect
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -48,6 +50,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "domainwise.training.prediction.Prediction",
     ),
     "domainwise.sweeps": (
+        "domainwise.SweepSpec",
+        "domainwise.run_sweep",
         "domainwise.sweeps.decision.run_sweep_until_decided",
         "domainwise.sweeps.decision.Decision",
         "domainwise.sweeps.plan.plan_sweep",
@@ -73,10 +77,11 @@ LINK = re.compile(r"""(?P<start>\]\(|\b(?:src|href)=")(?P<target>[^)\s"]+)(?P<en
 FENCE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
-class SharedDescriptions(griffe.Extension):
-    """Reads `low, high: bounds of the value` as a description of both arguments."""
+class ReadDocstrings(griffe.Extension):
+    """Reads descriptions as this package writes them, which Griffe does not know."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Read `low, high: bounds of the value` as a description of both arguments."""
         if obj.docstring is not None:
             obj.docstring.value = re.sub(
                 r"^( +)(\w+(?:, \w+)+): (.*(?:\n\1 +.*)*)",
@@ -84,6 +89,14 @@ class SharedDescriptions(griffe.Extension):
                 obj.docstring.value,
                 flags=re.MULTILINE,
             )
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        """Read a field that is defined by `setting(default, help)`."""
+        call = attr.value
+        if isinstance(call, griffe.ExprCall) and str(call.function) == "setting":
+            default, text = call.arguments[:2]
+            attr.value = "{}" if str(default) == "dict" else default
+            attr.docstring = griffe.Docstring(ast.literal_eval(str(text)), parent=attr)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -194,20 +207,42 @@ def format_source_page(path: str) -> str:
 
 
 def format_api_page(package: str) -> str:
-    """Return the page of a package: each exported name is documented once, on the page of the shortest path."""
-    exported = getattr(importlib.import_module(package), "__all__", ())
-    at_root = importlib.import_module("domainwise").__all__ if package != "domainwise" else ()
-    own = [name for name in exported if name not in at_root and name not in CARDS_INSTEAD]
-    parts = [f"# {package}\n", f"{(importlib.import_module(package).__doc__ or '').splitlines()[0]}\n"]
+    """Return the page of a package. `domainwise` lists what it exports; the package that has it documents it."""
+    module = importlib.import_module(package)
+    parts = [f"# {package}\n", f"{(module.__doc__ or '').splitlines()[0]}\n"]
+    if package == "domainwise":
+        homes = {name: find_home(name) for name in module.__all__}
+        rows = [
+            (f"[`{name}`]({_api_page(home).removeprefix('api/')}#{path})", _summarize(getattr(module, name)))
+            for name, (home, path) in homes.items()
+        ]
+        parts.append(format_markdown_table(("name", "what it is"), rows) + "\n")
+        paths = [path for home, path in homes.values() if home == package]
+    else:
+        exported = getattr(module, "__all__", ())
+        paths = [f"{package}.{name}" for name in exported if name not in CARDS_INSTEAD]
+        paths += [path for path in PACKAGES[package] if path.rpartition(".")[2] not in exported]
     if package == "domainwise.algorithms":
         parts.append("The methods themselves: [overview and cards](../methods.md).\n")
-    if shared := [name for name in exported if name in at_root]:
-        links = ", ".join(f"[`{name}`](domainwise.md#domainwise.{name})" for name in shared)
-        parts.append(f"Also exported here: {links}.\n")
-    parts += [f"::: {package}.{name}\n" for name in own]
-    deeper = [path for path in PACKAGES[package] if path.rpartition(".")[2] not in exported]
-    parts += [f"::: {path}\n    options:\n      show_root_full_path: true\n" for path in deeper]
+    for path in paths:
+        # A name that is imported from elsewhere is shown with its path.
+        is_elsewhere = path.rpartition(".")[0] != package
+        parts.append(f"::: {path}\n    options:\n      show_root_full_path: {str(is_elsewhere).lower()}\n")
     return "\n".join(parts)
+
+
+def find_home(name: str) -> tuple[str, str]:
+    """Return the package on whose page an export of `domainwise` is documented, and its path there."""
+    for package, others in PACKAGES.items():
+        if f"domainwise.{name}" in others:
+            return package, f"domainwise.{name}"
+        if package != "domainwise" and name in getattr(importlib.import_module(package), "__all__", ()):
+            return package, f"{package}.{name}"
+    return "domainwise", f"domainwise.{name}"
+
+
+def _summarize(thing: object) -> str:
+    return _escape((inspect.getdoc(thing) or "").split("\n\n")[0])
 
 
 def format_cli_page() -> str:
