@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,17 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
 
 
-def execute_notebook(folder: Path, parameters: Mapping[str, Any] | None = None) -> nbformat.NotebookNode:
+def execute_notebook(
+    folder: Path, parameters: Mapping[str, Any] | None = None, *, skip: Collection[str] = ()
+) -> nbformat.NotebookNode:
     """Return the notebook with the outputs of its cells, run in `folder`; raises the error of a cell.
 
     Args:
         parameters: values that replace those of the cell tagged `parameters`.
+        skip: tags of cells that are left out.
     """
     notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not set(skip) & set(cell.metadata.get("tags", ()))]
     (first,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
     source = first.source
     first.source = "\n".join((source, *(f"{name} = {value!r}" for name, value in (parameters or {}).items())))
@@ -36,11 +40,15 @@ def execute_notebook(folder: Path, parameters: Mapping[str, Any] | None = None) 
 
 
 def clean_outputs(notebook: nbformat.NotebookNode) -> None:
-    """Drop what differs between machines: times, and warnings about missing widgets."""
+    """Drop what differs between machines, times and warnings about missing widgets, and join what was printed."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-        if cell.cell_type == "code":
-            cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr"]
+        if cell.cell_type != "code":
+            continue
+        printed = "".join(each.text for each in cell.outputs if each.get("name") == "stdout")
+        cell.outputs = [each for each in cell.outputs if each.output_type != "stream"]
+        if printed:
+            cell.outputs.insert(0, nbformat.v4.new_output("stream", text=printed))
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
