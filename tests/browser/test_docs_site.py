@@ -108,12 +108,23 @@ def test_search_finds_a_method(opened: Callable[..., "Page"], address: str, widt
     page.goto(f"{address}/index.html")
     if width < 1000:
         page.locator("label.md-header__button[for=__search]").click()
+    assert any("methods/mat.html" in target for target in search(page, "MAT"))
+
+
+def test_search_works_from_disk(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((build_site(tmp_path_factory).folder / "index.html").as_uri())
+    assert any("methods/mat.html" in target for target in search(page, "MAT"))
+    page.close()
+
+
+def search(page: "Page", words: str) -> list[str]:
+    """Return where the results of a search lead."""
     page.locator(".md-search__input").click()
-    page.keyboard.type("MAT")
+    page.keyboard.type(words)
     results = page.locator(".md-search-result__link")
     results.first.wait_for(state="visible")
-    targets = [results.nth(place).get_attribute("href") or "" for place in range(results.count())]
-    assert any("methods/mat.html" in target for target in targets)
+    return [results.nth(place).get_attribute("href") or "" for place in range(results.count())]
 
 
 def test_the_tutorial_shows_its_pictures(opened: Callable[..., "Page"], address: str) -> None:
