@@ -253,7 +253,8 @@ def format_cli_page() -> str:
         f"{HELP} `domainwise COMMAND --help` shows the same in a terminal.\n",
         "Invalid input gives one line on stderr and exit code 2. Rerun a command that was interrupted to resume it.\n",
     ]
-    for name in COMMANDS:
+    order = {name.replace("_", "-"): place for place, name in enumerate(COMMANDS)}
+    for name in sorted(group.commands, key=lambda name: order.get(name, len(order))):
         for words, command in _walk_commands(name, group.commands[name]):
             parts.append(format_command(words, command))
     return "\n".join(parts)

@@ -76,7 +76,8 @@ def test_settings_have_their_defaults_and_descriptions(site: Site) -> None:
 
 def test_the_command_reference_has_every_command_and_option(site: Site) -> None:
     page = read(site, "cli.html")
-    for name in (*COMMANDS, "sweep status", "data shift"):
+    names = [name.replace("_", "-") for name in COMMANDS]
+    for name in (*names, "sweep status", "data shift"):
         assert f'id="domainwise-{name.replace(" ", "-")}"' in page
     train = page.split('id="domainwise-train"')[1].split("<h2")[0]
     assert "<code>--keep-perturbations</code>" in train
