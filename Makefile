@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks docs/examples
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/domainwise demo
@@ -20,6 +20,9 @@ lint: $(VENV)/installed-test
 
 types: $(VENV)/installed-test
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/step_cost.py
