@@ -39,6 +39,10 @@ README_END = "\n## Results\n"
 PACKAGES: dict[str, tuple[str, ...]] = {
     "domainwise": (),
     "domainwise.perturbations": (),
+    "domainwise.integrations": (
+        "domainwise.integrations.lightning.AdversarialTraining",
+        "domainwise.integrations.transformers.AdversarialTrainingMixin",
+    ),
     "domainwise.averaging": (),
     "domainwise.algorithms": ("domainwise.algorithms.base.LossAlgorithm",),
     "domainwise.hparams": (),
