@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
 from domainwise.cli.options import Quiet
 
@@ -46,7 +45,8 @@ def push(
     if dry_run:
         sys.stdout.write(build_model_card(run, name, which=models, license=license) if text is None else text)
         return
-    with Console(stderr=True, quiet=quiet).status(f"pushing {name}"):
-        address = push_model(run, name, which=models, license=license, card=text, private=private, hub=hub)
+    if not quiet:
+        print(f"pushing {name}", file=sys.stderr)
+    address = push_model(run, name, which=models, license=license, card=text, private=private, hub=hub)
     if not quiet:
         print(f"pushed to {address}; load it with load_model({f'hf:{name}'!r})", file=sys.stderr)

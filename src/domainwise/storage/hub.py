@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def _push_to_folder(model: HubModel, hub: Path, files: Sequence[Path], stale: Se
 
 def _download(model: HubModel, which: Which) -> Path:
     client = _import_client(str(model))
-    with _explain_errors(client, str(model)):
+    with _use_client(client, str(model)):
         return Path(
             client.snapshot_download(
                 model.name,
@@ -181,7 +182,7 @@ def _upload(model: HubModel, files: Sequence[Path], stale: Sequence[str], card: 
     if client.get_token() is None:
         raise DomainwiseError("no Hugging Face token; log in with `hf auth login`, or set HF_TOKEN")
     api = client.HfApi(library_name="domainwise", library_version=domainwise.__version__)
-    with _explain_errors(client, str(model)):
+    with _use_client(client, str(model)):
         # None leaves it to the owner's default.
         url = api.create_repo(model.name, private=private or None, exist_ok=True)
         there = api.model_info(model.name)
@@ -199,7 +200,9 @@ def _upload(model: HubModel, files: Sequence[Path], stale: Sequence[str], card: 
 
 def _import_client(purpose: str) -> Any:
     try:
-        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.utils
     except ImportError as error:
         raise DomainwiseError(
             f"{purpose} needs huggingface_hub; install it with: pip install 'domainwise[hub]'"
@@ -208,9 +211,12 @@ def _import_client(purpose: str) -> Any:
 
 
 @contextmanager
-def _explain_errors(client: Any, model: str) -> Iterator[None]:
-    """Turn the client's errors, and those of the HTTP library below it, into one line."""
+def _use_client(client: Any, model: str) -> Iterator[None]:
+    """Turn the errors of the client and of the HTTP library below it into one line; no bars without a terminal."""
     errors = client.errors
+    hides_bars = not sys.stderr.isatty() and not client.utils.are_progress_bars_disabled()
+    if hides_bars:
+        client.utils.disable_progress_bars()
     try:
         yield
     except DomainwiseError:
@@ -225,17 +231,22 @@ def _explain_errors(client: Any, model: str) -> Iterator[None]:
         ) from error
     except errors.RevisionNotFoundError as error:
         raise DomainwiseError(f"{model} not found on the Hub: no such revision") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError) as error:
-        raise _unreachable(client, model) from error
+    except errors.LocalEntryNotFoundError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise DomainwiseError(
+            f"{model} is not in the cache and could not be downloaded from {client.constants.ENDPOINT} ({reason})"
+        ) from error
     except errors.HfHubHTTPError as error:
         reason = error.server_message or str(error).splitlines()[0]
         raise DomainwiseError(f"{model}: the Hub answered {error.response.status_code} ({reason})") from error
     except Exception as error:
-        # `httpx` or `requests`, depending on the client's version.
-        if type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests", "urllib3"):
-            raise _unreachable(client, model) from error
-        raise
-
-
-def _unreachable(client: Any, model: str) -> DomainwiseError:
-    return DomainwiseError(f"{model}: could not reach the Hub at {client.constants.ENDPOINT}")
+        # The client's HTTP library is httpx2, httpx or requests, depending on its version.
+        is_network = isinstance(error, ConnectionError) or type(error).__module__.startswith(("httpx", "requests"))
+        if isinstance(error, OSError) and not is_network:
+            raise
+        reason = " ".join(str(error).split())
+        text = f"could not reach the Hub at {client.constants.ENDPOINT} ({reason})" if is_network else reason
+        raise DomainwiseError(f"{model}: {text}") from error
+    finally:
+        if hides_bars:
+            client.utils.enable_progress_bars()
