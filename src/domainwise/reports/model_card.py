@@ -1,5 +1,6 @@
 """The model card of a run, README.md on the Hugging Face Hub, and pushing both there."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,11 @@ from domainwise.reports.html.page_data import read_page_data
 from domainwise.reports.methods import flatten_settings
 from domainwise.selection import SELECTIONS
 from domainwise.selection.score import selection_score
+from domainwise.selection.statistics import pluralize
 from domainwise.storage.hub import find_run, parse_name, push_run
 from domainwise.storage.run_folder import Record, RunFolder, Which
 from domainwise.training.command import stored_command
+from domainwise.training.config import RunConfig
 
 WhichModels = Literal["best", "last", "all"]
 _WEIGHTS: Mapping[str, tuple[Which, ...]] = {"best": ("best",), "last": ("last",), "all": ("best", "last")}
@@ -184,9 +187,9 @@ def _describe_model(facts: _Facts) -> str:
         "Input": f"{color} images of {' x '.join(map(str, sides))} pixels in [0, 1], not normalized",
         "Data": _describe_domains(facts),
     }
-    summary = (
-        f"An image classifier of {len(classes)} classes, trained with domainwise to hold up in domains it never saw."
-    )
+    domains, unseen = (pluralize(len(facts.domains(role)), "domain") for role in ("train", "test"))
+    tested = f" and tested on {unseen} that it never saw" if facts.domains("test") else ""
+    summary = f"A classifier of images into {len(classes)} classes, trained with domainwise on {domains}{tested}."
     return f"{summary}\n\n{_format_list([f'**{name}**: {text}' for name, text in items.items()])}"
 
 
@@ -215,7 +218,8 @@ def _describe_use(facts: _Facts) -> str:
     shape = ", ".join(map(str, facts.data.get("input_shape", [])))
     code = (
         "from domainwise import load_model\n\n"
-        f'model = load_model("hf:{facts.name}"{which}{passed})  # images in [0, 1], (batch, {shape}), to logits'
+        f"# Maps images in [0, 1], (batch, {shape}), to logits.\n"
+        f'model = load_model("hf:{facts.name}"{which}{passed})'
     )
     shell = (
         f"pip install 'domainwise[hub,onnx]'\n"
@@ -305,13 +309,10 @@ def _describe_training(facts: _Facts) -> str:
     else:
         # Only the names of folders and files are known.
         repeat = f"To repeat it (paths of data and weights may have to be filled in):\n\n{_fence(command, 'sh')}"
-    # What is off says nothing; a zero does.
-    values = flatten_settings({name: value for name, value in settings.items() if name not in _STATED})
-    rows = [
-        (f"`{name}`", _format_value(value))
-        for name, value in values.items()
-        if value is not None and value is not False and value not in ({}, [])
-    ]
+    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+    changed = {name: each for name, each in settings.items() if name not in _STATED and each != defaults.get(name)}
+    values = {name: each for name, each in flatten_settings(changed).items() if each not in (None, {}, [])}
+    rows = [(f"`{name}`", _format_value(value)) for name, value in values.items()]
     parts = (
         repeat,
         format_markdown_table(("setting", "value"), rows),

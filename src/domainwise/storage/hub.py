@@ -244,7 +244,7 @@ def _use_client(client: Any, model: str) -> Iterator[None]:
         is_network = isinstance(error, ConnectionError) or type(error).__module__.startswith(("httpx", "requests"))
         if isinstance(error, OSError) and not is_network:
             raise
-        reason = " ".join(str(error).split())
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         text = f"could not reach the Hub at {client.constants.ENDPOINT} ({reason})" if is_network else reason
         raise DomainwiseError(f"{model}: {text}") from error
     finally:
