@@ -16,6 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 from domainwise import DomainwiseError, load_model, push_model
 from domainwise.storage.hub import find_run, parse_name, push_run
 from domainwise.storage.run_folder import RunFolder
+from domainwise.training.prediction import predict_images
 from hub_server import TOKEN, HubServer, serve_hub
 
 RUN = Path(__file__).parents[2] / "fixtures" / "schema_1" / "run"
@@ -302,4 +303,6 @@ def test_the_command_line_with_the_environment_of_a_user(tmp_path: Path) -> None
         pushed = call("push", RUN, "me/cows")
         assert pushed == f"pushing me/cows\npushed to {hub.url}/me/cows; load it with load_model('hf:me/cows')\n"
         image = Path(__file__).parents[3] / "docs" / "study.png"
-        assert call("predict", "hf:me/cows", image, "--json") == call("predict", RUN, image, "--json")
+        (row,) = json.loads(call("predict", "hf:me/cows", image, "--json", "--device", "cpu"))
+        (expected,) = predict_images(RUN, [image], device="cpu")
+        assert row["probabilities"] == pytest.approx(expected.probabilities, abs=1e-6)
