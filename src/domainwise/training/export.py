@@ -135,6 +135,8 @@ def export_model(
     for path in paths.values():
         if not path.parent.is_dir():
             raise DomainwiseError(f"could not write {path}: there is no folder {path.parent}")
+    if len(set(paths.values())) < len(paths):
+        raise DomainwiseError(f"--onnx and --pt2 are the same file, {onnx}")
     if onnx is not None:
         _require_onnx()
     check_which(which)
