@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         UniversalPerturbation,
     )
     from domainwise.reports import report
+    from domainwise.reports.model_card import push_model
     from domainwise.reproduction import reproduce, study
     from domainwise.sweeps.runner import run_sweep
     from domainwise.sweeps.spec import SweepSpec
     from domainwise.training.config import RunConfig
+    from domainwise.training.export import export_model
     from domainwise.training.loading import load_algorithm, load_model
     from domainwise.training.trainer import RunResult, Trainer, train
 
@@ -34,8 +36,10 @@ __all__ = [
     "SweepSpec",
     "Trainer",
     "UniversalPerturbation",
+    "export_model",
     "load_algorithm",
     "load_model",
+    "push_model",
     "report",
     "reproduce",
     "run_sweep",
@@ -55,8 +59,10 @@ __getattr__ = export_lazily(
         "SweepSpec": "sweeps.spec",
         "Trainer": "training.trainer",
         "UniversalPerturbation": "perturbations",
+        "export_model": "training.export",
         "load_algorithm": "training.loading",
         "load_model": "training.loading",
+        "push_model": "reports.model_card",
         "report": "reports",
         "reproduce": "reproduction",
         "run_sweep": "sweeps.runner",

@@ -20,6 +20,8 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "export",
+    "push",
     "average",
     "refit",
     "study",

@@ -26,11 +26,13 @@ domainwise predict runs/pacs-mat photo.jpg
 domainwise predict runs/pacs-mat photos/ more/*.png --top 3
 
 domainwise predict runs/pacs-mat photos/ --output classes.csv
+
+domainwise predict hf:owner/name photo.jpg
 """
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: Annotated[str, typer.Argument(help="Run folder, or hf:owner/name.")],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders with images below them.")],
     which: Annotated[str, typer.Option(help="Model of the run: best (as selected) or last.")] = "best",
     top: Annotated[int, typer.Option(help="Number of most probable classes to show per image.")] = 1,

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 # Part of the key of cached images: change it when `decode_image` returns different bytes for a file.
-DECODING_RULE = "squash-bilinear-1"
+DECODING_RULE = "squash-bilinear-2"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class DecodedImage:
 def decode_image(content: bytes, size: int) -> DecodedImage:
     """Decode a file's content and resize it to a square, as torchvision's `Resize((size, size))` does for PIL images.
 
-    Only the first frame of a file is used. EXIF rotation is ignored, as in torchvision.
+    Only the first frame of a file is used. EXIF rotation is ignored, as in torchvision. Since Pillow 13, torchvision's
+    bytes of tall images differ by up to one: Pillow rounds between two passes and may do the other one first.
     """
     if not content:
         return DecodedImage(None, error="is empty (0 bytes)")
@@ -37,7 +38,10 @@ def decode_image(content: bytes, size: int) -> DecodedImage:
             animated = "animated, first frame used" if getattr(image, "n_frames", 1) > 1 else ""
             image.load()
             rgb, conversion = _convert_to_rgb(image)
-            pixels = rgb.resize((size, size), Image.Resampling.BILINEAR).tobytes()
+            # Columns first: in one call, the order and so the bytes would depend on Pillow's version. An exported model
+            # (`training/export.py`) resizes in this order too.
+            columns = rgb.resize((size, rgb.height), Image.Resampling.BILINEAR)
+            pixels = columns.resize((size, size), Image.Resampling.BILINEAR).tobytes()
     except UnidentifiedImageError:
         return DecodedImage(None, error="is not an image")
     except Exception as error:  # Pillow's decoders raise many types of errors for damaged files.

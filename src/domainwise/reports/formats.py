@@ -49,7 +49,7 @@ def format_markdown(report: Report) -> str:
     """Format every table below a heading, with its footnotes as a list."""
     parts = [_format_markdown_section(table) for table in report.tables]
     if report.notes:
-        parts.append("\n".join(f"> {_escape_markdown(note)}  " for note in report.notes))
+        parts.append("\n".join(f"> {escape_markdown(note)}  " for note in report.notes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,20 +148,20 @@ def _format_title(table: Table) -> str:
 
 
 def _format_markdown_section(table: Table) -> str:
-    header = ["method", *(_escape_markdown(column.name).replace("|", "\\|") for column in table.columns)]
+    header = ["method", *(escape_markdown(column.name).replace("|", "\\|") for column in table.columns)]
     rows = [
-        [_escape_markdown(row.algorithm), *map(_format_markdown_cell, row.cells, table.columns)] for row in table.rows
+        [escape_markdown(row.algorithm), *map(_format_markdown_cell, row.cells, table.columns)] for row in table.rows
     ]
-    notes = "\n".join(f"- {_escape_markdown(note)}" for note in table.footnotes)
+    notes = "\n".join(f"- {escape_markdown(note)}" for note in table.footnotes)
     body = format_markdown_table(header, rows, numeric=len(table.columns))
-    return "\n\n".join((f"### {_escape_markdown(_format_title(table))}", body, notes))
+    return "\n\n".join((f"### {escape_markdown(_format_title(table))}", body, notes))
 
 
 def _format_markdown_cell(cell: Cell, column: Column) -> str:
     return f"**{format_cell(cell, column)}**" if cell.is_best else format_cell(cell, column)
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(text.split()))
 
 

@@ -18,6 +18,7 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
+from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import Record, RunFolder, Which
 from domainwise.training.config import RunConfig
 from domainwise.training.registry import AnyDataset, DatasetCache
@@ -147,20 +148,27 @@ def load_model(
     *,
     algorithm: type[Algorithm] | None = None,
     network: NetworkBuilder | None = None,
+    hub: str | Path | None = None,
 ) -> nn.Module:
     """Load the network of a run, in eval mode. It maps images in [0, 1] to logits.
 
     Args:
+        run: run folder, or a model on the Hugging Face Hub: `hf:owner/name` or `hf:owner/name@revision`.
         which: `best` (highest accuracy on the training domains' holdouts or the validation domains), `last`, or `start`
             (the initial weights, if the run kept them). In a run with an average, `best` and `last` are averages.
         algorithm, network: as for `load_algorithm`.
+        hub: folder that stands in for the Hub (default: $DOMAINWISE_HUB, or the Hub itself).
     """
-    if which not in get_args(Which):
-        raise unknown_choice("model of a run", which, get_args(Which))
-    folder = RunFolder(run)
+    check_which(which)
+    folder = RunFolder(find_run(run, which, hub))
     model = rebuild_algorithm(folder.path, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)
     return model.eval()
+
+
+def check_which(which: str) -> None:
+    if which not in get_args(Which):
+        raise unknown_choice("model of a run", which, get_args(Which))
 
 
 def rebuild_algorithm(

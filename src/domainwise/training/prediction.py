@@ -14,9 +14,10 @@ from domainwise.data.decoding import decode_image
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
-from domainwise.training.loading import load_model
+from domainwise.training.loading import check_which, load_model
 
 FORMATS = ("csv", "json")
 _BATCH_SIZE = 64
@@ -49,7 +50,7 @@ def predict_images(
     Images are resized to the square that the model was trained on.
 
     Args:
-        run: run folder.
+        run: run folder, or `hf:owner/name`.
         paths: image files, or folders with images below them.
         which: model of the run, `best` or `last`.
         device: auto, cpu, cuda or mps.
@@ -57,18 +58,16 @@ def predict_images(
     Returns:
         One prediction per file, in order.
     """
-    data = RunFolder(run).read_config()["data"]
-    channels, height, width = data["input_shape"]
-    if channels not in (1, 3) or height != width:
-        raise DomainwiseError(
-            f"the model takes inputs of shape {(channels, height, width)}; expected square images of 1 or 3 channels"
-        )
+    check_which(which)
+    folder = find_run(run, which)
+    data = RunFolder(folder).read_config()["data"]
+    channels, size = check_input_shape(data["input_shape"])
     torch_device = pick_device(device)
-    model = load_model(run, which).to(torch_device).eval()
+    model = load_model(folder, which).to(torch_device).eval()
     files = _list_files(paths)
     predictions: list[Prediction] = []
     for batch in _split(files, _BATCH_SIZE):
-        images = {file: _read_image(file, channels, height) for file in batch}
+        images = {file: _read_image(file, channels, size) for file in batch}
         tensors = [image for image in images.values() if isinstance(image, Tensor)]
         with torch.no_grad():
             rows = iter(model(torch.stack(tensors).to(torch_device)).softmax(1).tolist() if tensors else [])
@@ -79,6 +78,15 @@ def predict_images(
                 predictions.append(Prediction(file, dict(zip(data["classes"], next(rows), strict=True))))
         on_progress("predicting", len(predictions), len(files))
     return predictions
+
+
+def check_input_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return channels and side length of a model's inputs; raise an error unless images can be converted to them."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
+        raise DomainwiseError(
+            f"the model takes inputs of shape {tuple(shape)}; expected square images of 1 or 3 channels"
+        )
+    return shape[0], shape[1]
 
 
 def _list_files(paths: Sequence[Path]) -> list[Path]:
@@ -100,11 +108,16 @@ def _split(files: Sequence[Path], size: int) -> Iterator[Sequence[Path]]:
 
 
 def _read_image(file: Path, channels: int, size: int) -> Tensor | str:
-    """Return the image, (channels, size, size) in [0, 1], or the error."""
     try:
-        image = decode_image(file.read_bytes(), size)
+        content = file.read_bytes()
     except OSError as error:
         return f"could not be read: {error.strerror}"
+    return prepare_image(content, channels, size)
+
+
+def prepare_image(content: bytes, channels: int, size: int) -> Tensor | str:
+    """Return the image in a file's content as the model's input, (channels, size, size) in [0, 1], or the error."""
+    image = decode_image(content, size)
     if image.pixels is None:
         return image.error
     pixels = torch.frombuffer(bytearray(image.pixels), dtype=torch.uint8).reshape(size, size, 3)

@@ -1,0 +1,277 @@
+"""Exported models give the probabilities of `predict_images` for image files of any size."""
+
+import io
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import DATA, tiny_run
+from torch import Tensor, nn
+
+from domainwise import DomainwiseError, RunConfig, export_model, train
+from domainwise.data import Dataset, Domain, silhouettes
+from domainwise.data.decoding import decode_image
+from domainwise.networks import Network
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training.export import PillowResize
+from domainwise.training.prediction import predict_images
+
+# Width and height: larger and smaller than the model's input, wide and tall, odd, one pixel, and of its very size.
+SIZES = ((640, 480), (97, 301), (301, 97), (16, 16), (5, 7), (1, 40), (40, 1), (1, 1), (33, 16))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("runs") / "run", steps=60, hparams={"lr": 0.003}).folder
+
+
+@pytest.fixture(scope="module")
+def files(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("exported")
+    export_model(run, onnx=folder / "model.onnx", pt2=folder / "model.pt2")
+    return {"onnx": folder / "model.onnx", "pt2": folder / "model.pt2"}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files with a different picture of each size, one of them in gray and one with losses."""
+    folder = tmp_path_factory.mktemp("photos")
+    images = silhouettes(0, **DATA).domains[0].images
+    for number, (width, height) in enumerate(SIZES):
+        animal = Image.fromarray(images[number].permute(1, 2, 0).contiguous().numpy())
+        image = animal.resize((width, height), Image.Resampling.BICUBIC)
+        image = image.convert("L") if number == 4 else image
+        image.save(folder / f"{number}.{'jpg' if number == 0 else 'png'}")
+    return folder
+
+
+def read_pixels(file: Path) -> np.ndarray[Any, Any]:
+    """What anyone has to do who deploys an exported model: decode."""
+    return np.asarray(Image.open(file).convert("RGB"))[None]
+
+
+def run_onnx(file: Path, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (probabilities,) = session.run(["probabilities"], {"images": images})
+    return np.asarray(probabilities)
+
+
+def run_pt2(file: Path, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    result: np.ndarray[Any, Any] = torch.export.load(file).module()(torch.from_numpy(images.copy())).numpy()
+    return result
+
+
+RUNNERS = {"onnx": run_onnx, "pt2": run_pt2}
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 16, 28, 33, 64, 224])
+def test_images_are_resized_to_the_bytes_of_pillow(size: int) -> None:
+    draw = np.random.default_rng(size)
+    sides = [1, 2, 3, size, 2 * size, 5 * size // 2 + 1, *draw.integers(1, 400, 6).tolist()]
+    resize = PillowResize(size)
+    for height in sides:
+        for width in draw.choice(sides, 4).tolist():
+            pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            # Contrast without which rounding and clipping would hardly be tested.
+            pixels[draw.random((height, width)) < 0.3] = 255
+            content = io.BytesIO()
+            Image.fromarray(pixels).save(content, "PNG")
+            expected = np.frombuffer(decode_image(content.getvalue(), size).pixels or b"", np.uint8)
+            resized = resize(torch.from_numpy(pixels)[None])[0].permute(1, 2, 0).numpy()
+            np.testing.assert_array_equal(resized, expected.reshape(size, size, 3), err_msg=f"{width} x {height}")
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_files_have_the_probabilities_of_predict(kind: str, run: Path, files: dict[str, Path], photos: Path) -> None:
+    predictions = predict_images(run, [photos], device="cpu")
+    assert len(predictions) == len(SIZES)
+    expected = np.array([list(each.probabilities.values()) for each in predictions])
+    assert np.ptp(expected[:, 0]) > 0.1, "the pictures must differ for the model"
+    for each, row in zip(predictions, expected, strict=True):
+        probabilities = RUNNERS[kind](files[kind], read_pixels(each.file))
+        np.testing.assert_allclose(probabilities, row[None], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_batches_have_one_row_per_image(kind: str, files: dict[str, Path]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (5, 20, 50, 3), dtype=np.uint8)
+    together = RUNNERS[kind](files[kind], images)
+    apart = np.concatenate([RUNNERS[kind](files[kind], image[None]) for image in images])
+    assert together.shape == (5, 2)
+    np.testing.assert_allclose(together, apart, atol=1e-6)
+
+
+def test_files_say_what_they_are(files: dict[str, Path]) -> None:
+    model = onnx.load(files["onnx"])
+    facts = {each.key: each.value for each in model.metadata_props}
+    assert json.loads(facts["classes"]) == ["cow", "camel"]
+    assert facts["run"] == "run"
+    assert facts["input"].startswith("uint8 images (batch, height, width, 3), RGB")
+    (images,), (probabilities,) = model.graph.input, model.graph.output
+    assert [each.dim_param or each.dim_value for each in images.type.tensor_type.shape.dim] == [
+        *("batch", "height", "width", 3),
+    ]
+    assert [each.dim_param or each.dim_value for each in probabilities.type.tensor_type.shape.dim] == ["batch", 2]
+    extra = {"classes.txt": "", "domainwise.txt": ""}
+    torch.export.load(files["pt2"], extra_files=extra)
+    assert json.loads(extra["classes.txt"]) == ["cow", "camel"]
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_files_contain_no_paths_of_this_machine(kind: str, files: dict[str, Path], run: Path) -> None:
+    content = files[kind].read_bytes()
+    for path in (Path(torch.__file__).parents[1], Path(__file__).parents[3], run.parent):
+        assert str(path).encode() not in content
+
+
+def test_a_second_export_gives_the_same_bytes_in_place_of_the_first(run: Path, files: dict[str, Path]) -> None:
+    for kind, file in files.items():
+        before = file.read_bytes()
+        file.write_bytes(b"an older model")
+        (result,) = export_model(run, **{kind: file})  # type: ignore[arg-type]
+        assert file.read_bytes() == before
+        assert result.size == len(before)
+        assert result.difference < 1e-5
+        assert sorted(each.name for each in file.parent.iterdir()) == ["model.onnx", "model.pt2"]
+
+
+def test_the_last_model_is_another_one(run: Path, files: dict[str, Path], photos: Path, tmp_path: Path) -> None:
+    other = RunFolder(shutil.copytree(run, tmp_path / "run"))
+    state = other.read_weights("last")
+    other.write_weights("last", {**state, "classifier.bias": state["classifier.bias"] + torch.tensor([2.0, 0.0])})
+    export_model(other.path, pt2=tmp_path / "last.pt2", which="last")
+    (prediction,) = predict_images(other.path, [photos / "1.png"], which="last", device="cpu")
+    probabilities = run_pt2(tmp_path / "last.pt2", read_pixels(photos / "1.png"))
+    np.testing.assert_allclose(probabilities[0], list(prediction.probabilities.values()), atol=1e-5)
+    assert np.abs(probabilities - run_pt2(files["pt2"], read_pixels(photos / "1.png"))).max() > 0.01
+
+
+def channels(seed: int, count: int = 24, channels: int = 1) -> Dataset:
+    generator = torch.Generator().manual_seed(seed)
+    domains = [
+        Domain(
+            name,
+            torch.randint(256, (count, channels, 12, 12), dtype=torch.uint8, generator=generator),
+            torch.randint(3, (count,), generator=generator),
+        )
+        for name in ("a", "b", "c")
+    ]
+    return Dataset("channels", ("x", "y", "z"), tuple(domains), steps=2)
+
+
+def train_on_channels(output: Path, count: int, **settings: Any) -> Path:
+    config = RunConfig(
+        dataset=channels,
+        dataset_options={"channels": count},
+        algorithm="erm",
+        test_domains=("c",),
+        batch_size=4,
+        output=output,
+        device="cpu",
+        **settings,
+    )
+    return train(config).folder
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_one_channel_is_the_mean_of_the_colors(kind: str, tmp_path: Path, photos: Path) -> None:
+    run = train_on_channels(tmp_path / "run", 1)
+    file = tmp_path / f"model.{kind}"
+    export_model(run, **{kind: file})  # type: ignore[arg-type]
+    for each in predict_images(run, [photos], device="cpu"):
+        expected = list(each.probabilities.values())
+        np.testing.assert_allclose(RUNNERS[kind](file, read_pixels(each.file))[0], expected, atol=1e-5)
+
+
+def test_other_channels_are_refused_as_by_predict(tmp_path: Path, photos: Path) -> None:
+    run = train_on_channels(tmp_path / "run", 2)
+    with pytest.raises(DomainwiseError) as by_predict:
+        predict_images(run, [photos])
+    with pytest.raises(DomainwiseError) as by_export:
+        export_model(run, pt2=tmp_path / "model.pt2")
+    assert str(by_export.value) == str(by_predict.value)
+    assert "expected square images of 1 or 3 channels" in str(by_export.value)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        "resnet18",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("mobilenet_v2", "timm:vit_tiny_patch16_224")),
+    ],
+)
+def test_backbones_are_exported(network: str, tmp_path: Path) -> None:
+    data = {"train_count": 16, "test_count": 8, "image_size": 32, "shifts": (0,)}
+    run = tiny_run(
+        tmp_path / "run", network=network, weights="none", steps=1, batch_size=2, dataset_options=data
+    ).folder
+    (result,) = export_model(run, onnx=tmp_path / "model.onnx")
+    assert result.difference < 1e-4
+    Image.effect_noise((90, 70), 80).save(tmp_path / "image.png")
+    (prediction,) = predict_images(run, [tmp_path / "image.png"], device="cpu")
+    probabilities = run_onnx(tmp_path / "model.onnx", read_pixels(tmp_path / "image.png"))
+    np.testing.assert_allclose(probabilities[0], list(prediction.probabilities.values()), atol=1e-4)
+
+
+class Undecided(nn.Module):
+    """A network that looks at its input to decide what to do, which no graph can contain."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
+
+
+class TwoFaced(nn.Module):
+    """A network whose exported graph computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).flip(1) if torch.compiler.is_exporting() else x.flatten(1)
+
+
+def build(featurizer: nn.Module, shape: Sequence[int], num_classes: int) -> Network:
+    features = int(np.prod(shape))
+    return Network(featurizer, nn.Linear(features, num_classes), input_shape=shape, num_features=features)
+
+
+def undecided(shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    return build(Undecided(), shape, num_classes)
+
+
+def two_faced(shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> Network:
+    return build(TwoFaced(), shape, num_classes)
+
+
+def test_a_network_that_cannot_be_traced_is_an_error_of_one_line(tmp_path: Path) -> None:
+    run = train_on_channels(tmp_path / "run", 3, network=undecided)
+    with pytest.raises(DomainwiseError, match="used a custom network"):
+        export_model(run, pt2=tmp_path / "model.pt2")
+    with pytest.raises(DomainwiseError, match=r"^torch\.export could not trace the network: .+") as error:
+        export_model(run, pt2=tmp_path / "model.pt2", network=undecided)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_graph_that_computes_something_else_is_not_written(kind: str, tmp_path: Path) -> None:
+    run = train_on_channels(tmp_path / "run", 3, network=two_faced)
+    file = tmp_path / f"model.{kind}"
+    file.write_bytes(b"the model of last week")
+    with pytest.raises(DomainwiseError, match=r"was not written: its probabilities differ .* by up to 0\.\d"):
+        export_model(run, network=two_faced, **{kind: file})  # type: ignore[arg-type]
+    assert file.read_bytes() == b"the model of last week"
+    assert sorted(each.name for each in tmp_path.iterdir()) == [f"model.{kind}", "run"]
+
+
+def test_logging_is_as_before(run: Path, tmp_path: Path) -> None:
+    loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    export_model(run, pt2=tmp_path / "model.pt2")
+    assert [logger.level for logger in loggers] == levels
