@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests benchmarks docs/examples
+SOURCES := src tests benchmarks docs .ci
 
 .PHONY: demo test lint types docs bench clean
 

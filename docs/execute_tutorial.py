@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,13 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
 
 
-def execute_notebook(
-    folder: Path, parameters: Mapping[str, Any] | None = None, *, skip: Collection[str] = ()
-) -> nbformat.NotebookNode:
+def execute_notebook(folder: Path, parameters: Mapping[str, Any] | None = None) -> nbformat.NotebookNode:
     """Return the notebook with the outputs of its cells, run in `folder`; raises the error of a cell.
 
     Args:
         parameters: values that replace those of the cell tagged `parameters`.
-        skip: tags of cells that are left out.
     """
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if not set(skip) & set(cell.metadata.get("tags", ()))]
     (first,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
     source = first.source
     first.source = "\n".join((source, *(f"{name} = {value!r}" for name, value in (parameters or {}).items())))

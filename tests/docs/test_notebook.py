@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import domainwise
-
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
@@ -17,8 +15,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]
     pytest.importorskip("nbclient", reason="needs nbclient, to run notebooks")
     folder = tmp_path_factory.mktemp("tutorial")
     execute = runpy.run_path(str(ROOT / "docs" / "execute_tutorial.py"))["execute_notebook"]
-    skip = () if hasattr(domainwise, "export_model") else ("export",)
-    return folder, execute(folder, {"steps": 4, "trials": 1}, skip=skip).cells
+    return folder, execute(folder, {"steps": 4, "trials": 1}).cells
 
 
 def show(cell: dict) -> str:
@@ -54,7 +51,6 @@ def test_outputs_show_what_the_text_promises(executed: tuple[Path, list[dict]]) 
     assert (folder / "runs" / "final" / "best.safetensors").exists()
 
 
-@pytest.mark.skipif(not hasattr(domainwise, "export_model"), reason="needs domainwise.export_model")
 def test_the_exported_model_predicts_the_same(executed: tuple[Path, list[dict]]) -> None:
     folder, cells = executed
     lines = show(find(cells, "export_model(")).splitlines()
