@@ -14,6 +14,7 @@ LAYERS = (
     "perturbations",
     "averaging",
     "errors",
+    "plugins",
     "seeds",
     "hparams",
     "networks",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.paths import data_folder
+from domainwise.errors import DomainwiseError, format_error
+from domainwise.plugins import find_plugins
 
 # In the order of `domainwise.data.DATASETS`, which has the builders.
 DESCRIPTIONS: Mapping[str, str] = {
@@ -29,6 +31,7 @@ class DatasetStatus:
     Args:
         folder: where its files are or would be; None for synthetic data, which needs none.
         megabytes: approximate size of the download, if it can be downloaded.
+        package: the installed package that registers it; None for those of domainwise.
     """
 
     name: str
@@ -36,10 +39,11 @@ class DatasetStatus:
     is_available: bool
     folder: Path | None = None
     megabytes: int | None = None
+    package: str | None = None
 
 
 def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """List all named datasets and whether they are in the data folder."""
+    """List all named datasets and whether they are in the data folder, then those of other packages."""
     statuses = []
     for name, description in DESCRIPTIONS.items():
         if name not in SOURCES:
@@ -48,4 +52,14 @@ def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
         source = SOURCES[name]
         folder = data_folder(data_dir) / source.folder
         statuses.append(DatasetStatus(name, description, folder.is_dir(), folder, source.megabytes))
+    for name, plugin in find_plugins("dataset").items():
+        if name in DESCRIPTIONS:
+            note = "not used: a built-in dataset has this name"
+            statuses.append(DatasetStatus(name, note, is_available=False, package=plugin.package))
+            continue
+        try:
+            summary = (getattr(plugin.load(), "__doc__", None) or "").strip().partition("\n")[0]
+            statuses.append(DatasetStatus(name, summary, is_available=True, package=plugin.package))
+        except (DomainwiseError, OSError) as error:
+            statuses.append(DatasetStatus(name, format_error(error), is_available=False, package=plugin.package))
     return statuses

@@ -17,6 +17,7 @@ from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.loading import load_model
+from domainwise.training.registry import AnyAlgorithm, AnyNetwork
 
 FORMATS = ("csv", "json")
 _BATCH_SIZE = 64
@@ -41,6 +42,8 @@ def predict_images(
     paths: Sequence[Path],
     *,
     which: Which = "best",
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_progress: OnProgress = ignore_progress,
 ) -> list[Prediction]:
@@ -52,6 +55,7 @@ def predict_images(
         run: run folder.
         paths: image files, or folders with images below them.
         which: model of the run, `best` or `last`.
+        algorithm, network: the run's own class or builder, as for `load_model`.
         device: auto, cpu, cuda or mps.
 
     Returns:
@@ -64,7 +68,7 @@ def predict_images(
             f"the model takes inputs of shape {(channels, height, width)}; expected square images of 1 or 3 channels"
         )
     torch_device = pick_device(device)
-    model = load_model(run, which).to(torch_device).eval()
+    model = load_model(run, which, algorithm=algorithm, network=network).to(torch_device).eval()
     files = _list_files(paths)
     predictions: list[Prediction] = []
     for batch in _split(files, _BATCH_SIZE):
