@@ -23,6 +23,8 @@ LAYERS = (
     "selection",
     "data",
     "algorithms",
+    "testing",
+    "scaffold",
     "training",
     "sweeps",
     "explain",
