@@ -1,6 +1,6 @@
 """`domainwise algorithms`: list the methods, or the hyperparameters of one method."""
 
-import sys
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,19 +113,19 @@ def describe_method(name: str) -> dict[str, Any]:
 
 
 def _load_plugins() -> "dict[str, type[Algorithm]]":
-    """Return the methods of installed packages; a note says which cannot be used."""
+    """Return the methods of installed packages; a warning says which cannot be used."""
     from domainwise.algorithms import ALGORITHMS
     from domainwise.training.registry import find_algorithm
 
     loaded = {}
     for name, plugin in find_plugins("algorithm").items():
         if name in ALGORITHMS:
-            print(f"note: {name} of {plugin.package} is not used: a built-in method has this name", file=sys.stderr)
+            warnings.warn(f"{name} of {plugin.package} is not used: a built-in method has this name", stacklevel=2)
             continue
         try:
             loaded[name] = find_algorithm(name)
         except (DomainwiseError, OSError) as error:
-            print(f"note: {format_error(error)}", file=sys.stderr)
+            warnings.warn(format_error(error), stacklevel=2)
     return loaded
 
 

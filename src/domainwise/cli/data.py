@@ -72,7 +72,7 @@ def list_command(
 
 def _describe_location(status: DatasetStatus) -> str:
     if status.package:
-        return f"{'' if status.is_available else '[yellow]not usable[/yellow]: '}package {escape(status.package)}"
+        return f"package {escape(status.package)}"
     if status.folder is None:
         return "synthetic, no download"
     if status.is_available:

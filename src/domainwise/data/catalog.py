@@ -1,5 +1,6 @@
 """Names, descriptions and locations of the datasets; imports no torch, so that they can be listed quickly."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,10 @@ class DatasetStatus:
 
 
 def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """List all named datasets and whether they are in the data folder, then those of other packages."""
+    """List all named datasets and whether they are in the data folder, then those of other installed packages.
+
+    A warning says which of the latter cannot be used.
+    """
     statuses = []
     for name, description in DESCRIPTIONS.items():
         if name not in SOURCES:
@@ -54,12 +58,12 @@ def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
         statuses.append(DatasetStatus(name, description, folder.is_dir(), folder, source.megabytes))
     for name, plugin in find_plugins("dataset").items():
         if name in DESCRIPTIONS:
-            note = "not used: a built-in dataset has this name"
-            statuses.append(DatasetStatus(name, note, is_available=False, package=plugin.package))
+            warnings.warn(f"{name} of {plugin.package} is not used: a built-in dataset has this name", stacklevel=2)
             continue
         try:
             summary = (getattr(plugin.load(), "__doc__", None) or "").strip().partition("\n")[0]
-            statuses.append(DatasetStatus(name, summary, is_available=True, package=plugin.package))
         except (DomainwiseError, OSError) as error:
-            statuses.append(DatasetStatus(name, format_error(error), is_available=False, package=plugin.package))
+            warnings.warn(format_error(error), stacklevel=2)
+            continue
+        statuses.append(DatasetStatus(name, summary, is_available=True, package=plugin.package))
     return statuses

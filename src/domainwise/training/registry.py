@@ -341,4 +341,6 @@ def _look_up(
     plugins = find_plugins(kind)
     if given.lower() in plugins:
         return plugins[given.lower()].load()
-    raise unknown_choice(kind, given, (*table, *plugins, *other_names), choices or None)
+    names = dict.fromkeys((*table, *plugins))
+    choices = choices or f"{', '.join(names)}, or package.module:{'Class' if kind == 'algorithm' else 'function'}"
+    raise unknown_choice(kind, given, (*names, *other_names), choices)
