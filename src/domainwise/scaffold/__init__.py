@@ -40,9 +40,7 @@ def write_method(
         templates["pyproject.toml"] = "pyproject.toml.txt"
     for file in templates:
         if (folder / file).exists() and not force:
-            raise DomainwiseError(
-                f"{folder / file} exists; choose another name or --output, or replace it with --force"
-            )
+            raise DomainwiseError(f"{folder / file} exists; choose another name or folder, or replace it with --force")
     words = {"name": name, "cls": class_name(name), "method": method_name(name), "group": group}
     folder.mkdir(parents=True, exist_ok=True)
     for file, template in templates.items():
@@ -72,9 +70,7 @@ def _check_name(name: str, folder: Path) -> None:
     if method_name(name) in ALGORITHMS:
         raise DomainwiseError(f"{method_name(name)!r} is a built-in method; choose another name")
     if name in sys.stdlib_module_names or name == "domainwise" or _is_installed(name, folder):
-        raise DomainwiseError(
-            f"there is a Python module {name!r} already, which the file would hide; choose another name"
-        )
+        raise DomainwiseError(f"{name!r} is the name of another Python module; choose another name")
 
 
 def _is_installed(name: str, folder: Path) -> bool:
