@@ -84,6 +84,7 @@ def test_list_as_json(domainwise: Cli, tmp_path: Path) -> None:
         "is_available": True,
         "folder": str(tmp_path / "PACS"),
         "megabytes": 174,
+        "package": None,
     }
     assert (datasets["silhouettes"]["folder"], datasets["vlcs"]["is_available"]) == (None, False)
 

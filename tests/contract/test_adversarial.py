@@ -4,21 +4,12 @@ import copy
 
 import pytest
 import torch
-from contract_problem import (
-    BY_GRADIENT,
-    FAMILY,
-    PER_DOMAIN,
-    assert_same_state,
-    build,
-    fresh,
-    plain_network,
-    random_batches,
-    random_network,
-)
+from contract_problem import BY_GRADIENT, FAMILY, PER_DOMAIN, build, fresh
 from torch import Tensor, nn
 
 from domainwise.algorithms import Algorithm
 from domainwise.errors import DomainwiseError
+from domainwise.testing import assert_same_state, plain_network, random_batches, random_network
 
 SCHEDULES = [(*case, schedule) for case in PER_DOMAIN for schedule in ("two_pass", "simultaneous")] + [
     (*case, "two_pass") for case in BY_GRADIENT

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from contract_problem import NEEDS_TWO, SHAPE, build, fresh, plain_network, random_batches
+from contract_problem import NEEDS_TWO, build, fresh
 from torch import nn
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network
+from domainwise.testing import SHAPE, plain_network, random_batches
 
 NEEDS_FEATURES = [
     *("mmd", "coral", "dann", "mtl", "sagnet", "rsc", "gut", "iberm", "ibirm", "fishr", "cad", "condcad"),

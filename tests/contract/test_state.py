@@ -1,23 +1,23 @@
 """Same seed, same result; resuming from a saved state changes nothing; prediction has no side effects."""
 
 import copy
-import io
 
 import pytest
 import torch
-from contract_problem import (
-    BY_GRADIENT,
-    PER_DOMAIN,
-    assert_same_state,
-    fresh,
-    plain_network,
-    random_batches,
-    random_network,
-)
+from contract_problem import BY_GRADIENT, FROM_THE_START, PER_DOMAIN, fresh
 from torch.optim import Optimizer
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.sharpness import Sharpness
+from domainwise.testing import (
+    assert_same_state,
+    check_predict,
+    check_reproducible,
+    check_resume,
+    plain_network,
+    random_batches,
+    random_network,
+)
 
 # Settings that exercise a method's own state within a few updates.
 EVENTFUL = {
@@ -73,20 +73,7 @@ def test_predict_returns_logits_without_gradients(name: str) -> None:
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_predict_uses_eval_mode_and_has_no_side_effects(name: str, is_training: bool) -> None:
-    algorithm = fresh(name, random_network)
-    algorithm.update(random_batches(6, 6))
-    algorithm.train(is_training)
-    x = random_batches(5)[0][0]
-    expected = copy.deepcopy(algorithm.network).eval()(x).detach()
-    buffers = [buffer.clone() for buffer in algorithm.buffers()]
-    torch_state, own_state = torch.get_rng_state(), algorithm.generator.get_state()
-    first, second = algorithm.predict(x), algorithm.predict(x)
-    torch.testing.assert_close(first, expected, rtol=0, atol=0)
-    torch.testing.assert_close(second, expected, rtol=0, atol=0)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert torch.equal(algorithm.generator.get_state(), own_state)
-    assert all(module.training is is_training for module in algorithm.modules())
-    assert all(torch.equal(old, new) for old, new in zip(buffers, algorithm.buffers(), strict=True))
+    check_predict(ALGORITHMS[name], is_training=is_training, **FROM_THE_START.get(name, {}))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -104,12 +91,7 @@ def test_a_frozen_layer_keeps_its_mode(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "hparams"), CASES)
 def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, object]) -> None:
-    states = []
-    for _ in range(2):
-        algorithm = fresh(name, random_network, seed=5, **hparams)
-        returned = [algorithm.update(random_batches(5, 4, seed=step)) for step in range(5)]
-        states.append((returned, algorithm.state_dict()))
-    assert_same_state(states[0], states[1])
+    check_reproducible(ALGORITHMS[name], **{**FROM_THE_START.get(name, {}), **hparams})
 
 
 @pytest.mark.parametrize(
@@ -140,22 +122,7 @@ def test_random_draws_come_from_the_given_generator(name: str) -> None:
 @pytest.mark.parametrize("saved_after", [2, 4])  # before and after the events
 @pytest.mark.parametrize(("name", "hparams"), CASES)
 def test_resuming_from_a_saved_state_changes_nothing(name: str, hparams: dict[str, object], saved_after: int) -> None:
-    algorithm = fresh(name, random_network, **hparams)
-    for step in range(saved_after):
-        algorithm.update(random_batches(5, 4, seed=step))
-    file = io.BytesIO()
-    torch.save(algorithm.state_dict(), file)
-    torch_state = torch.get_rng_state()
-    rest = range(saved_after, saved_after + 4)
-    expected = [algorithm.update(random_batches(5, 4, seed=step)) for step in rest]
-
-    file.seek(0)
-    restored = fresh(name, random_network, seed=99, **hparams)
-    restored.load_state_dict(torch.load(file, weights_only=True))
-    torch.set_rng_state(torch_state)
-    assert [restored.update(random_batches(5, 4, seed=step)) for step in rest] == expected
-    assert_same_state(restored.state_dict(), algorithm.state_dict())
-    assert torch.equal(restored.generator.get_state(), algorithm.generator.get_state())
+    check_resume(ALGORITHMS[name], saved_after, **{**FROM_THE_START.get(name, {}), **hparams})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

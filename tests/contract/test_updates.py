@@ -1,27 +1,26 @@
 """What an update of any method changes, and what it leaves unchanged."""
 
-import gc
 import math
-import resource
 
 import pytest
 import torch
-from contract_problem import (
-    NEEDS_TWO,
-    SHAPE,
-    assert_same_state,
-    build,
-    fresh,
-    plain_network,
-    random_batches,
-    random_network,
-    separable_batches,
-)
-from torch import Tensor, nn
+from contract_problem import FROM_THE_START, NEEDS_TWO, build, fresh, separable_batches
+from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.networks import NETWORKS, Network
+from domainwise.testing import (
+    SHAPE,
+    check_batch_is_unchanged,
+    check_domain_sizes,
+    check_memory,
+    check_steps,
+    check_update,
+    plain_network,
+    random_batches,
+    random_network,
+)
 
 # These need more than one pass over all domains: domain by domain, several passes, or an attack first.
 SEVERAL_PASSES = [
@@ -52,15 +51,8 @@ def dim(x: Tensor) -> Tensor:
     [(name, count) for name in ALGORITHMS for count in (1, 2, 4) if count > 1 or name not in NEEDS_TWO],
 )
 def test_an_update_moves_the_network_and_returns_finite_floats(name: str, num_domains: int) -> None:
-    algorithm = fresh(name, num_domains=num_domains, **AGREEABLE.get(name, {}))
-    before = [parameter.detach().clone() for parameter in algorithm.network.parameters()]
-    returned = algorithm.update(random_batches(*[6] * num_domains))
-    assert "loss" in returned
-    for key, value in returned.items():
-        assert type(key) is str
-        assert type(value) is float
-        assert math.isfinite(value)
-    assert_moved(before, algorithm)
+    settings = {**FROM_THE_START.get(name, {}), **AGREEABLE.get(name, {})}
+    check_update(ALGORITHMS[name], num_domains=num_domains, may_rest=name in MAY_REST, **settings)
 
 
 def assert_moved(before: list[Tensor], algorithm: Algorithm) -> None:
@@ -73,11 +65,7 @@ def assert_moved(before: list[Tensor], algorithm: Algorithm) -> None:
 @pytest.mark.parametrize("counts", [(5, 2), (2, 5), (1, 8), (1, 1), (0, 6), (6, 0)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_domains_may_differ_in_size_or_be_absent(name: str, counts: tuple[int, int]) -> None:
-    algorithm = fresh(name)
-    for step in range(3):
-        returned = algorithm.update(random_batches(*counts, seed=step))
-        assert all(math.isfinite(value) for value in returned.values())
-    assert all(tensor.isfinite().all() for tensor in (*algorithm.parameters(), *algorithm.buffers()))
+    check_domain_sizes(ALGORITHMS[name], (counts,), **FROM_THE_START.get(name, {}))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -169,26 +157,13 @@ def test_one_forward_pass_for_all_domains(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_optimizer_step_goes_through_step_(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[object] = []
-    stepped: list[object] = []
-    step, adam_step = Algorithm.step_, torch.optim.Adam.step
-    monkeypatch.setattr(Algorithm, "step_", lambda self, optimizer: (taken.append(optimizer), step(self, optimizer)))
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (stepped.append(self), adam_step(self)))
-    algorithm = fresh(name)
-    for seed in range(4):
-        algorithm.update(random_batches(5, 4, seed=seed))
-    assert taken == stepped
-    assert len(taken) >= 4
+def test_every_optimizer_step_goes_through_step_(name: str) -> None:
+    check_steps(ALGORITHMS[name], **FROM_THE_START.get(name, {}))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_update_does_not_change_the_batch(name: str) -> None:
-    algorithm = fresh(name)
-    batches, expected = random_batches(5, 4), random_batches(5, 4)
-    algorithm.update(batches)
-    assert_same_state(batches, expected)
-    assert not any(x.requires_grad for x, _ in batches)
+    check_batch_is_unchanged(ALGORITHMS[name], **FROM_THE_START.get(name, {}))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -196,27 +171,7 @@ def test_memory_does_not_grow(name: str) -> None:
     # GUT's rounds end before the measurement; IRM's and VREx's optimizers are reset within it; TRM's term is on.
     hparams = {"gut": {"round_every": 2, "pool": 8}, "irm": {"anneal_steps": 20}, "vrex": {"anneal_steps": 20}}
     hparams["trm"] = {"anneal_steps": 0}
-    algorithm = fresh(name, wide_network, lr=1e-4, **hparams.get(name, {}))
-    batches = random_batches(32, 32)
-
-    def measure_memory() -> tuple[int, int]:
-        gc.collect()
-        tensors = sum(1 for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter))
-        return tensors, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-    for _ in range(10):
-        algorithm.update(batches)
-    tensors, peak = measure_memory()
-    for _ in range(40):
-        algorithm.update(batches)
-    assert measure_memory()[0] <= tensors
-    # The activations of one update are 0.5 MB, so leaking every graph would add 20 MB.
-    assert measure_memory()[1] - peak < 12e6
-
-
-def wide_network() -> Network:
-    featurizer = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(SHAPE), 1024), nn.ReLU())
-    return Network(featurizer, nn.Linear(1024, 3), input_shape=SHAPE, num_features=1024)
+    check_memory(ALGORITHMS[name], **{**FROM_THE_START.get(name, {}), **hparams.get(name, {})})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -11,7 +11,7 @@ import typer
 import domainwise
 from domainwise.errors import DomainwiseError, RunInterrupted, format_error
 
-# Each is a module here, with a function or an `app` of its name.
+# Each is a module here, with a function or an `app` of its name; there with underscores.
 COMMANDS = (
     "train",
     "sweep",
@@ -28,6 +28,7 @@ COMMANDS = (
     "reproduce",
     "demo",
     "algorithms",
+    "new-method",
     "data",
     "theory",
 )
@@ -59,11 +60,12 @@ def build_app(args: Sequence[str]) -> typer.Typer:
     )
     app.callback(help=HELP)(_take_options)
     for name in args[:1] if args[:1] and args[0] in COMMANDS else COMMANDS:
-        module = importlib.import_module(f"domainwise.cli.{name}")
+        attribute = name.replace("-", "_")
+        module = importlib.import_module(f"domainwise.cli.{attribute}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(epilog=module.EXAMPLES)(getattr(module, name))
+            app.command(epilog=module.EXAMPLES)(getattr(module, attribute))
     return app
 
 

@@ -1,13 +1,19 @@
 """`domainwise algorithms`: list the methods, or the hyperparameters of one method."""
 
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from domainwise.cli.console import print_json
 from domainwise.cli.options import AsJson
+from domainwise.errors import DomainwiseError, format_error
+from domainwise.plugins import find_plugins
+from domainwise.training.config import lower_method
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from domainwise.algorithms import Algorithm
 
 EXAMPLES = """
@@ -20,51 +26,68 @@ domainwise algorithms mat
 domainwise algorithms irm --markdown
 
 domainwise algorithms mat --json
+
+domainwise algorithms my_module:MyMethod --markdown
 """
 
 _COMBINATIONS = "Combine them with --average, and with --sam or --sagm if an update is one step on one loss."
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show the hyperparameters of this method.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show the hyperparameters of this method: its name, or package.module:Class.")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the Markdown table used in the docs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the methods, or the hyperparameters of one method with defaults and search ranges."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.errors import unknown_choice
 
-    if name is not None and name not in ALGORITHMS:
-        raise unknown_choice("algorithm", name, ALGORITHMS)
-    if as_json:
-        print_json([describe_method(each) for each in ALGORITHMS] if name is None else describe_method(name))
-    elif name is None:
-        print(format_overview("methods/") if markdown else _format_list())
+    if name is not None:
+        name = str(lower_method(name))
+        if as_json:
+            print_json(describe_method(name))
+        elif markdown:
+            print(format_hparams(name))
+        else:
+            _print_method(name)
     elif markdown:
-        print(format_hparams(name))
+        print(format_overview("methods/"))
     else:
-        _print_method(name)
+        plugins = _load_plugins()
+        if as_json:
+            print_json([describe_method(each) for each in (*ALGORITHMS, *plugins)])
+        else:
+            print(_format_list(plugins))
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    """Return what is known about a method and its hyperparameters, ready for JSON."""
-    from domainwise.algorithms import ALGORITHMS
+    """Return what is known about a method and its hyperparameters, ready for JSON.
 
-    method = ALGORITHMS[name]
+    Args:
+        name: as for `--algorithm`.
+    """
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.training.registry import find_algorithm
+
+    method = find_algorithm(name)
     defaults = method.Hparams.build().as_dict()
     hparams = [
         {
             "name": field.name,
             "default": defaults[field.name],
-            "search": None if field.metadata["search"] is None else str(field.metadata["search"]),
-            "help": field.metadata["help"],
+            # One's own method may have plain dataclass fields, without metadata.
+            "search": None if field.metadata.get("search") is None else str(field.metadata["search"]),
+            "help": field.metadata.get("help", ""),
         }
         for field in method.Hparams.fields().values()
     ]
+    is_plugin = name not in ALGORITHMS and ":" not in name
     return {
         "name": name,
         "summary": _summarize(method),
-        "group": method.group,
+        "package": find_plugins("algorithm")[name].package if is_plugin else None,
+        "group": getattr(method, "group", None),
         "min_domains": method.min_domains,
         "source": method.source,
         "hparams": hparams,
@@ -87,6 +110,23 @@ def describe_method(name: str) -> dict[str, Any]:
             if variant != defaults["variant"]
         },
     }
+
+
+def _load_plugins() -> "dict[str, type[Algorithm]]":
+    """Return the methods of installed packages; a warning says which cannot be used."""
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.training.registry import find_algorithm
+
+    loaded = {}
+    for name, plugin in find_plugins("algorithm").items():
+        if name in ALGORITHMS:
+            warnings.warn(f"{name} of {plugin.package} is not used: a built-in method has this name", stacklevel=2)
+            continue
+        try:
+            loaded[name] = find_algorithm(name)
+        except (DomainwiseError, OSError) as error:
+            warnings.warn(format_error(error), stacklevel=2)
+    return loaded
 
 
 def format_overview(cards: str) -> str:
@@ -132,8 +172,8 @@ def _print_method(name: str) -> None:
     from rich.text import Text
 
     method = describe_method(name)
-    facts = method["group"], method["source"], _format_domains(method["min_domains"])
-    print(f"{name}: {method['summary']} ({'; '.join(facts)})\n")
+    facts = method["group"], method["source"], _format_domains(method["min_domains"]), method["package"]
+    print(f"{name}: {method['summary']} ({'; '.join(filter(None, facts))})\n")
     table = Table(box=None, header_style="bold")
     for head in ("hyperparameter", "default", "search", "meaning"):
         table.add_column(head, no_wrap=head == "hyperparameter")
@@ -151,18 +191,25 @@ def _print_method(name: str) -> None:
         print(f"\nvariant={variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
 
 
-def _format_list() -> str:
+def _format_list(plugins: "Mapping[str, type[Algorithm]]") -> str:
     from domainwise.algorithms import ALGORITHMS
     from domainwise.algorithms.base import GROUPS
 
     # Plain lines, because a table would be wrapped to the width of the terminal.
-    width = max(map(len, ALGORITHMS)) + 2
+    width = max(map(len, (*ALGORITHMS, *plugins))) + 2
     lines = []
     for group, description in GROUPS.items():
         lines.append(f"{group}: {description}")
         lines += [f"  {name:<{width}}{_summarize(method)}" for name, method in _list_group(group).items()]
         lines.append("")
-    return "\n".join((*lines, f"{len(ALGORITHMS)} methods. {_COMBINATIONS}"))
+    if plugins:
+        packages = find_plugins("algorithm")
+        lines.append("from other packages")
+        lines += [
+            f"  {name:<{width}}{_summarize(method)} ({packages[name].package})" for name, method in plugins.items()
+        ]
+        lines.append("")
+    return "\n".join((*lines, f"{len(ALGORITHMS) + len(plugins)} methods. {_COMBINATIONS}"))
 
 
 def _list_group(group: str) -> dict[str, "type[Algorithm]"]:
@@ -179,7 +226,7 @@ def _hparam_rows(method: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 def _summarize(thing: object) -> str:
     """Return the first line of the docstring."""
-    return (thing.__doc__ or "").strip().splitlines()[0]
+    return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
 def _format_domains(count: int) -> str:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from domainwise.cli.console import DataProgress, print_json, print_table
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
     from domainwise.sweeps.soups import Soup
@@ -45,6 +45,8 @@ def average(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The runs' dataset, if it is a folder or file.")] = None,
     data_dir: DataDir = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -67,6 +69,8 @@ def average(
         where: dict[str, Any] = {
             "dataset": dataset,
             "data_dir": data_dir,
+            "algorithm": algorithm,
+            "network": network,
             "device": device,
             "on_data": progress.report,
         }

@@ -17,7 +17,7 @@ from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
 from domainwise.data.paths import cache_folder, data_folder
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError
 
 if TYPE_CHECKING:
     from domainwise.data import Dataset
@@ -29,7 +29,8 @@ app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_
 _MAX_ERRORS = 20
 
 DatasetArgument = Annotated[
-    str, typer.Argument(help="Name from `domainwise data list`, folder of images, or CSV file.")
+    str,
+    typer.Argument(help="Name from `domainwise data list`, folder of images, CSV file, or package.module:function."),
 ]
 
 ImageSize = Annotated[int | None, typer.Option(help="Side length of the images in pixels.")]
@@ -58,7 +59,7 @@ def list_command(
         return
     table = Table("dataset", "description", "location", box=None, header_style="bold")
     for status in statuses:
-        table.add_row(status.name, status.description, _describe_location(status))
+        table.add_row(escape(status.name), escape(status.description), _describe_location(status))
     Console().print(table)
     if not quiet:
         Console(stderr=True).print(
@@ -70,6 +71,8 @@ def list_command(
 
 
 def _describe_location(status: DatasetStatus) -> str:
+    if status.package:
+        return f"package {escape(status.package)}"
     if status.folder is None:
         return "synthetic, no download"
     if status.is_available:
@@ -131,19 +134,17 @@ def check(
 
 def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
     """Describe a dataset that is not made of image files."""
-    if dataset not in DESCRIPTIONS:
-        raise unknown_choice("dataset", dataset, DESCRIPTIONS)
     import inspect
 
-    from domainwise.data import DATASETS
-    from domainwise.training.registry import build_dataset, dataset_options
+    from domainwise.training.registry import build_dataset, dataset_options, find_dataset_builder
 
     listing = _convert_to_listing(build_dataset(dataset, {}, seed=0, data_dir=data_dir))
     options = {option.name: option.default for option in dataset_options(dataset).values()}
     if as_json:
         print(json.dumps(_describe_counts(listing) | {"options": options}, indent=2))
     elif not quiet:
-        print(inspect.getdoc(DATASETS[dataset]), end="\n\n")
+        if text := inspect.getdoc(find_dataset_builder(dataset)):
+            print(text, end="\n\n")
         console = Console()
         _print_counts(console, listing)
         if options:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from domainwise.cli.console import DataProgress, print_json, print_table
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
     from domainwise.explain.attention import AttentionTable, Target
@@ -42,6 +42,8 @@ def explain(
     ),
     dataset: Annotated[str | None, typer.Option(help="Dataset of the runs, if it is not a built-in one.")] = None,
     data_dir: DataDir = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     table: Annotated[
         bool, typer.Option("--table/--no-table", help="Measure attention on the object, if the data has masks.")
     ] = True,
@@ -72,6 +74,8 @@ def explain(
             has_table=table,
             dataset=dataset,
             data_dir=data_dir,
+            algorithm=algorithm,
+            network=network,
             device=device,
             on_progress=progress.report,
         )

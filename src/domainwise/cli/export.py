@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import Console
 
-from domainwise.cli.options import Quiet
+from domainwise.cli.options import OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
     from domainwise.storage.run_folder import Which
@@ -27,6 +27,8 @@ def export(
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file.")] = None,
     pt2: Annotated[Path | None, typer.Option(help="Write a file for torch.export.load.")] = None,
     which: Annotated[str, typer.Option(help="Model of the run: best (as selected) or last.")] = "best",
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     quiet: Quiet = False,
 ) -> None:
     """Export a model with resizing and normalization inside: uint8 RGB images of any size to probabilities.
@@ -36,7 +38,15 @@ def export(
     from domainwise.training.export import export_model
 
     with Console(stderr=True, quiet=quiet).status("loading the model") as status:
-        exported = export_model(run, onnx=onnx, pt2=pt2, which=cast("Which", which), on_stage=status.update)
+        exported = export_model(
+            run,
+            onnx=onnx,
+            pt2=pt2,
+            which=cast("Which", which),
+            algorithm=algorithm,
+            network=network,
+            on_stage=status.update,
+        )
     for each in exported if not quiet else []:
         print(
             f"wrote {each.path} ({each.size / 1e6:.1f} MB): uint8 images (batch, height, width, 3) -> probabilities of "

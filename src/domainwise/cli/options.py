@@ -18,6 +18,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DataDir = Annotated[Path | None, typer.Option(help=_HELP["data_dir"])]
 Device = Annotated[str, typer.Option(help=_HELP["device"])]
+# For commands that open runs: no module that a run folder names is imported.
+OwnAlgorithm = Annotated[
+    str | None, typer.Option("--algorithm", help="Method of the runs that used package.module:Class.")
+]
+OwnNetwork = Annotated[
+    str | None, typer.Option("--network", help="Network of the runs that used package.module:function.")
+]
 Budget = Annotated[
     str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
 ]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from domainwise.cli.console import DataProgress, print_json, print_table
-from domainwise.cli.options import DataDir, Device, Quiet
+from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
     from domainwise.explain.runs import RunPerturbations
@@ -38,6 +38,8 @@ def perturbations(
     images: Annotated[int, typer.Option(help="Number of training images per domain to measure ranks over.")] = 256,
     dataset: Annotated[str | None, typer.Option(help="Dataset of the runs, if it is not a built-in one.")] = None,
     data_dir: DataDir = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     device: Device = "auto",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
@@ -51,7 +53,14 @@ def perturbations(
         warnings.simplefilter("ignore")
     with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
         runs = summarize_perturbations(
-            run, images=images, dataset=dataset, data_dir=data_dir, device=device, on_progress=progress.report
+            run,
+            images=images,
+            dataset=dataset,
+            data_dir=data_dir,
+            algorithm=algorithm,
+            network=network,
+            device=device,
+            on_progress=progress.report,
         )
     figures = plot_perturbations(runs)
     for name, figure in figures.items():

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from domainwise.cli.console import DataProgress
-from domainwise.cli.options import Device, Quiet
+from domainwise.cli.options import Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def predict(
         Path | None, typer.Option("--output", "-o", help="Write the probabilities of all classes: .csv or .json.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the probabilities of all classes as JSON.")] = False,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -49,7 +51,13 @@ def predict(
     file_format = None if output is None else check_prediction_format(output)
     with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
         predictions = predict_images(
-            run, images, which=cast("Which", which), device=device, on_progress=progress.report
+            run,
+            images,
+            which=cast("Which", which),
+            algorithm=algorithm,
+            network=network,
+            device=device,
+            on_progress=progress.report,
         )
     if output is not None and file_format is not None:
         write_atomic(output, format_predictions(predictions, file_format).encode())

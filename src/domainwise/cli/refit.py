@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.options import DataDir, Device, Quiet
+from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.cli.train import run_training
 
 EXAMPLES = """
@@ -22,8 +22,8 @@ def refit(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder (default: RUN-refit).")] = None,
     dataset: Annotated[str | None, typer.Option(help="The run's dataset, if it is a folder or file.")] = None,
     weights: Annotated[str | None, typer.Option(help="The run's weights, if they are a file.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="The run's method, if it is package.module:Class.")] = None,
-    network: Annotated[str | None, typer.Option(help="The run's network, if it is package.module:function.")] = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     quiet: Quiet = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from domainwise.cli.options import DataDir
+from domainwise.cli.options import DataDir, OwnAlgorithm, OwnNetwork
 from domainwise.errors import DomainwiseError, unknown_choice
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def report(
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Dataset for --pictures, if it is not a built-in one.")] = None,
     data_dir: DataDir = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")] = False,
 ) -> None:
     """Report accuracy on unseen domains: tables of methods by test domains and averages over datasets, or a page."""
@@ -123,6 +125,8 @@ def report(
                 model_pictures=pictures,
                 dataset=dataset,
                 data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
                 on_progress=on_progress,
             )
     else:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from domainwise.cli.console import DataProgress, print_json, print_table
-from domainwise.cli.options import DataDir, Device, Quiet
+from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def robustness(
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Dataset of the runs, if it is not a built-in one.")] = None,
     data_dir: DataDir = None,
+    algorithm: OwnAlgorithm = None,
+    network: OwnNetwork = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -84,6 +86,8 @@ def robustness(
                 seed=seed,
                 dataset=dataset,
                 data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
                 device=device,
                 on_progress=progress.report,
             )

@@ -1,11 +1,14 @@
 """Names, descriptions and locations of the datasets; imports no torch, so that they can be listed quickly."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.paths import data_folder
+from domainwise.errors import DomainwiseError, format_error
+from domainwise.plugins import find_plugins
 
 # In the order of `domainwise.data.DATASETS`, which has the builders.
 DESCRIPTIONS: Mapping[str, str] = {
@@ -29,6 +32,7 @@ class DatasetStatus:
     Args:
         folder: where its files are or would be; None for synthetic data, which needs none.
         megabytes: approximate size of the download, if it can be downloaded.
+        package: the installed package that registers it; None for those of domainwise.
     """
 
     name: str
@@ -36,10 +40,14 @@ class DatasetStatus:
     is_available: bool
     folder: Path | None = None
     megabytes: int | None = None
+    package: str | None = None
 
 
 def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
-    """List all named datasets and whether they are in the data folder."""
+    """List all named datasets and whether they are in the data folder, then those of other installed packages.
+
+    A warning says which of the latter cannot be used.
+    """
     statuses = []
     for name, description in DESCRIPTIONS.items():
         if name not in SOURCES:
@@ -48,4 +56,14 @@ def list_datasets(data_dir: str | Path | None = None) -> list[DatasetStatus]:
         source = SOURCES[name]
         folder = data_folder(data_dir) / source.folder
         statuses.append(DatasetStatus(name, description, folder.is_dir(), folder, source.megabytes))
+    for name, plugin in find_plugins("dataset").items():
+        if name in DESCRIPTIONS:
+            warnings.warn(f"{name} of {plugin.package} is not used: a built-in dataset has this name", stacklevel=2)
+            continue
+        try:
+            summary = (getattr(plugin.load(), "__doc__", None) or "").strip().partition("\n")[0]
+        except (DomainwiseError, OSError) as error:
+            warnings.warn(format_error(error), stacklevel=2)
+            continue
+        statuses.append(DatasetStatus(name, summary, is_available=True, package=plugin.package))
     return statuses

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -31,10 +31,15 @@ from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, load_algorithm, open_run
-from domainwise.training.registry import AnyDataset
+from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
 
 # Train and test domains belong into a table's columns, not into a label.
 _LABEL_SETTINGS = ("network", "weights", "steps", "batch_size", "dropout", "augment", "dataset_options")
+
+
+class _OwnCode(TypedDict):
+    algorithm: AnyAlgorithm | None
+    network: AnyNetwork | None
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,8 @@ def explain_runs(
     has_table: bool = True,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_progress: OnProgress = ignore_progress,
 ) -> Explanation:
@@ -145,11 +152,13 @@ def explain_runs(
         has_table: measure the attention on the object.
         dataset: the runs' own dataset, if it is not a built-in one.
         data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
         device: auto, cpu, cuda or mps.
     """
     for name, value, choices in (("target", target, get_args(Target)), ("which", which, get_args(Which))):
         if value not in choices:
             raise unknown_choice(name, value, choices)
+    own: _OwnCode = {"algorithm": algorithm, "network": network}
     runs = find_trained_runs(paths, f"{which}.safetensors")
     _check_same_data(runs, ("dataset", "dataset_options"))
     runs.sort(key=lambda run: run.settings["trial_seed"])
@@ -158,7 +167,7 @@ def explain_runs(
     shown: dict[str, OpenRun] = {}
     examples: Examples | None = None
     for run, label in zip(runs, label_runs([run.settings for run in runs]), strict=True):
-        opened = open_run(run.path, dataset=dataset, data_dir=data_dir, on_data=on_progress)
+        opened = open_run(run.path, dataset=dataset, data_dir=data_dir, on_data=on_progress, **own)
         examples = examples or sample_examples(opened, domain or opened.roles.test[-1], images, seed)
         if _is_comparable(opened, shown.values(), examples.domain.name):
             shown.setdefault(label, opened)
@@ -228,6 +237,8 @@ def summarize_perturbations(
     images: int = 256,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_progress: OnProgress = ignore_progress,
 ) -> list[RunPerturbations]:
@@ -238,11 +249,13 @@ def summarize_perturbations(
         images: number of training images per domain over which ranks are measured.
         dataset: the runs' own dataset, if it is not a built-in one.
         data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
         device: auto, cpu, cuda or mps.
     """
     torch_device = pick_device(device)
+    own: _OwnCode = {"algorithm": algorithm, "network": network}
     runs = find_trained_runs(paths, "checkpoint.pt")
-    perturbed = [run for run in runs if has_perturbation(load_algorithm(run.path))]
+    perturbed = [run for run in runs if has_perturbation(load_algorithm(run.path, **own))]
     if not perturbed:
         methods = ", ".join(sorted({str(run.settings["algorithm"]) for run in runs}))
         raise DomainwiseError(
@@ -254,7 +267,7 @@ def summarize_perturbations(
     folders = [run.path for run in perturbed]
     summaries = []
     for number, (folder, name) in enumerate(zip(folders, name_runs(folders), strict=True), start=1):
-        run = open_run(folder, dataset=dataset, data_dir=data_dir, on_data=on_progress)
+        run = open_run(folder, dataset=dataset, data_dir=data_dir, on_data=on_progress, **own)
         ranks = [replace(each, run=name) for each in measure_ranks(run, images, torch_device)]
         summary = replace(summarize_perturbation(run), run=name)
         summaries.append(RunPerturbations(summary, read_perturbation_history(run), ranks))
@@ -285,6 +298,8 @@ def attack_runs(
     seed: int = 0,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_progress: OnProgress = ignore_progress,
 ) -> pl.DataFrame:
@@ -295,6 +310,7 @@ def attack_runs(
         domains, radii, kinds, steps, images, which, seed: as for `attack_run`.
         dataset: the runs' own dataset, if it is not a built-in one.
         data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
         device: auto, cpu, cuda or mps.
 
     Returns:
@@ -304,12 +320,13 @@ def attack_runs(
     if which not in get_args(Which):
         raise unknown_choice("which", which, get_args(Which))
     torch_device = pick_device(device)
+    own: _OwnCode = {"algorithm": algorithm, "network": network}
     runs = find_trained_runs(paths, f"{which}.safetensors")
     _check_same_data(runs, ("dataset",))
     rows = []
     labels, names = label_runs([run.settings for run in runs]), name_runs([run.path for run in runs])
     for number, (run, label, name) in enumerate(zip(runs, labels, names, strict=True), start=1):
-        opened = open_run(run.path, dataset=dataset, data_dir=data_dir, on_data=on_progress)
+        opened = open_run(run.path, dataset=dataset, data_dir=data_dir, on_data=on_progress, **own)
         title = f"attacking {name}, run {number} of {len(runs)}"
         report = partial(_report_as, on_progress, title)
         results = attack_run(

@@ -24,6 +24,7 @@ from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.runner import SweepCallbacks, make_engine, run_in_folder
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
+from domainwise.training.config import lower_method
 from domainwise.training.registry import DatasetCache, algorithm_name
 
 # More trials of one comparison are hardly ever worth their time.
@@ -248,6 +249,7 @@ def run_sweep_until_decided(
         retry_failed: also run what failed before.
         callbacks: `on_plan` is called with the runs of every round, `on_note` with the reason for it.
     """
+    baseline = lower_method(baseline)
     if baseline not in spec.algorithms:
         raise unknown_choice("method to compare to", baseline, spec.algorithms)
     methods = [algorithm_name(name) for name in spec.algorithms if name != baseline]

@@ -17,7 +17,7 @@ from domainwise.selection.score import dataset_label
 from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.sweeps.spec import PLACEMENT_SETTINGS, SweepSpec
 from domainwise.training.config import RunConfig
-from domainwise.training.registry import DatasetCache
+from domainwise.training.registry import DatasetCache, algorithm_name
 
 # The planned runs in order, each with its config.
 Plan = dict[PlannedRun, RunConfig]
@@ -50,6 +50,12 @@ def plan_sweep(
         if dataset.name in (other.name for other in by_name.values()):
             raise DomainwiseError(f"two datasets are named {dataset.name}; names must be unique in a sweep")
         by_name[name] = dataset
+    methods: dict[str, str] = {}
+    for algorithm in spec.algorithms:
+        name = algorithm_name(algorithm)
+        if name in methods:
+            raise DomainwiseError(f"{methods[name]} and {algorithm} are both named {name} in records; rename one class")
+        methods[name] = algorithm
     draws = {algorithm: spec.list_draws(algorithm) for algorithm in spec.algorithms}
     for key in spec.grid:
         if not any(key in point for points in draws.values() for point in points):

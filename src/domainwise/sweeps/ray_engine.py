@@ -8,7 +8,6 @@ steps since the last checkpoint: another worker resumes the run.
 import logging
 import os
 import socket
-import sys
 import tempfile
 import time
 import uuid
@@ -233,7 +232,6 @@ def _make_task() -> Callable[..., tuple[str, str]]:
         if directory.is_dir():
             # So that relative paths and the user's modules are found as where the command was given.
             os.chdir(directory)
-            sys.path[:0] = [str(directory)] if str(directory) not in sys.path else []
         is_stopped, last_report = False, 0.0
 
         def on_step(step: int, loss: float) -> None:

@@ -25,7 +25,7 @@ from domainwise.training.device import pick_device
 from domainwise.training.distributed import World
 from domainwise.training.evaluation import evaluate
 from domainwise.training.loading import OpenRun, open_run, rebuild_algorithm
-from domainwise.training.registry import AnyDataset, DatasetCache
+from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork, DatasetCache
 
 Rule = Literal["uniform", "greedy", "interpolated"]
 State = Mapping[str, Tensor]
@@ -75,6 +75,8 @@ def average_sweep(
     across_methods: bool = False,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_data: OnProgress = ignore_progress,
     on_soup: Callable[[Soup], None] = lambda soup: None,
@@ -91,6 +93,7 @@ def average_sweep(
         across_methods: average over methods as well.
         dataset: the runs' own dataset, if it is not a built-in one.
         data_dir: folder of the built-in datasets.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
         on_soup: called with each average.
     """
     sweep = Path(sweep)
@@ -103,7 +106,16 @@ def average_sweep(
     datasets = DatasetCache()
     soups = []
     for members in groups:
-        writer = _SoupWriter(members[0], dataset, data_dir, pick_device(device), on_data, datasets)
+        run = open_run(
+            members[0].folder.path,
+            dataset=dataset,
+            data_dir=data_dir,
+            algorithm=algorithm,
+            network=network,
+            on_data=on_data,
+            datasets=datasets,
+        )
+        writer = _SoupWriter(members[0], run, pick_device(device))
         for rule in rules:
             soup = writer.average(members, rule, output, "across " if across_methods else "")
             soups.append(soup)
@@ -118,6 +130,8 @@ def interpolate_run(
     *,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_data: OnProgress = ignore_progress,
 ) -> Soup:
@@ -129,7 +143,8 @@ def interpolate_run(
         raise DomainwiseError(f"{run} has no initial weights; train it with --shared-start")
     if output is None:
         output = place_derived_run(run, f"alpha{alpha:g}", "averages")
-    writer = _SoupWriter(member, dataset, data_dir, pick_device(device), on_data, DatasetCache())
+    opened = open_run(run, dataset=dataset, data_dir=data_dir, algorithm=algorithm, network=network, on_data=on_data)
+    writer = _SoupWriter(member, opened, pick_device(device))
     state = interpolate_states(member.folder.read_weights("start"), member.folder.read_weights("best"), alpha)
     return writer.write("interpolated", f"interpolated {alpha:g}", Path(output), state, [member], [member], alpha=alpha)
 
@@ -137,21 +152,12 @@ def interpolate_run(
 class _SoupWriter:
     """Evaluates averages on the data of a run, and writes them as if they were that run with other weights."""
 
-    def __init__(
-        self,
-        member: Member,
-        dataset: AnyDataset | None,
-        data_dir: str | Path | None,
-        device: torch.device,
-        on_data: OnProgress,
-        datasets: DatasetCache,
-    ) -> None:
+    def __init__(self, member: Member, run: OpenRun, device: torch.device) -> None:
         self.member = member
+        self.run = run
         self.device = device
-        self.run: OpenRun = open_run(
-            member.folder.path, dataset=dataset, data_dir=data_dir, on_data=on_data, datasets=datasets
-        )
-        self.algorithm: Algorithm = rebuild_algorithm(member.folder.path).to(device).eval()
+        algorithm = rebuild_algorithm(member.folder.path, run.own_algorithm, run.own_network)
+        self.algorithm: Algorithm = algorithm.to(device).eval()
 
     def average(self, members: Sequence[Member], rule: Rule, output: Path, scope: str = "") -> Soup:
         """Average the members, or read the average if there is one of the same members."""

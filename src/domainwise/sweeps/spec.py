@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection import SELECTIONS
 from domainwise.storage.sweep_folder import SweepFolder
-from domainwise.training.config import RunConfig
+from domainwise.training.config import RunConfig, lower_method
 
 if TYPE_CHECKING:
     from domainwise.hparams import Hparams
@@ -67,6 +67,7 @@ class SweepSpec:
     search: Search = "random"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "algorithms", tuple(map(lower_method, self.algorithms)))
         for name in ("datasets", "algorithms", "selection"):
             values = getattr(self, name)
             if not values:

@@ -207,6 +207,7 @@ class RunConfig:
             check_radius("attack_radius", self.attack_radius)
         from domainwise.training import registry
 
+        object.__setattr__(self, "algorithm", lower_method(self.algorithm))
         registry.find_dataset_builder(self.dataset)
         self.algorithm_class().Hparams.build(**self.hparams)
         if self.network is not None:
@@ -308,6 +309,11 @@ def newer_defaults() -> dict[str, Any]:
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
     """Return a setting's names on the command line."""
     return field.metadata["options"] or (f"--{field.name.replace('_', '-')}",)
+
+
+def lower_method(method: Any) -> Any:
+    """Return the name of a method in lower case; a class or package.module:Class as it is."""
+    return method.lower() if isinstance(method, str) and ":" not in method else method
 
 
 def check_radius(name: str, value: Any) -> None:

@@ -17,14 +17,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 import domainwise
-from domainwise.algorithms import Algorithm
 from domainwise.errors import DomainwiseError
-from domainwise.networks import NetworkBuilder
 from domainwise.storage.files import write_atomic
 from domainwise.storage.hub import PREFIX, find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import check_which, load_model
 from domainwise.training.prediction import check_input_shape, prepare_image
+from domainwise.training.registry import AnyAlgorithm, AnyNetwork
 
 # Pillow stores the weights of its resampling filters as integers: a weight of 1 is this one.
 _UNIT = float(1 << 22)
@@ -107,8 +106,8 @@ def export_model(
     onnx: str | Path | None = None,
     pt2: str | Path | None = None,
     which: Which = "best",
-    algorithm: type[Algorithm] | None = None,
-    network: NetworkBuilder | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> list[ExportedModel]:
     """Export the model of a run to files that need nothing of domainwise.

@@ -16,12 +16,19 @@ from domainwise.data import DATASETS, Dataset
 from domainwise.data.dataset import Roles, Split, assign_roles, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
-from domainwise.networks import NetworkBuilder
 from domainwise.networks.backbones import TIMM
+from domainwise.plugins import find_plugins
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import Record, RunFolder, Which
 from domainwise.training.config import RunConfig
-from domainwise.training.registry import AnyDataset, DatasetCache
+from domainwise.training.registry import (
+    AnyAlgorithm,
+    AnyDataset,
+    AnyNetwork,
+    DatasetCache,
+    blame_own_code,
+    import_path,
+)
 
 
 def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -> dict[str, Any]:
@@ -47,18 +54,21 @@ def merge_holdouts(splits: Mapping[str, Split], train_domains: Sequence[str]) ->
 
 def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch.Generator | None = None) -> Algorithm:
     """Build the algorithm of a config around a fresh network."""
+    build_network, method = config.network_builder(), config.algorithm_class()
     try:
-        network = config.network_builder()(data["input_shape"], len(data["classes"]), config.dropout)
-        return config.algorithm_class()(
-            network,
-            num_domains=len(data["train_domains"]),
-            input_shape=data["input_shape"],
-            domain_sizes=data.get("domain_sizes"),
-            num_steps=config.steps,
-            generator=generator,
-            sharpness=_build_sharpness(config),
-            **config.hparams,
-        )
+        with blame_own_code(build_network, f"network {import_path(config.network or '')} could not be built"):
+            network = build_network(data["input_shape"], len(data["classes"]), config.dropout)
+        with blame_own_code(method, f"algorithm {method.__name__} could not be built"):
+            return method(
+                network,
+                num_domains=len(data["train_domains"]),
+                input_shape=data["input_shape"],
+                domain_sizes=data.get("domain_sizes"),
+                num_steps=config.steps,
+                generator=generator,
+                sharpness=_build_sharpness(config),
+                **config.hparams,
+            )
     except ValueError as error:
         raise DomainwiseError(str(error)) from error
 
@@ -75,8 +85,8 @@ def make_refit_config(
     *,
     dataset: AnyDataset | None = None,
     weights: str | Path | None = None,
-    algorithm: str | type[Algorithm] | None = None,
-    network: str | NetworkBuilder | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
 ) -> RunConfig:
     """Return the config that trains a finished run again on all images of its training domains.
 
@@ -100,8 +110,9 @@ def make_refit_config(
 
 
 def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: AnyDataset | None) -> AnyDataset:
-    """Return the dataset of a run, which must be given if it is not a built-in one."""
-    if dataset is None and settings.get("dataset") not in DATASETS:
+    """Return the dataset of a run, which must be given unless it has a name here."""
+    stored = str(settings.get("dataset"))
+    if dataset is None and stored not in DATASETS and stored.lower() not in find_plugins("dataset"):
         raise DomainwiseError(
             f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"
         )
@@ -111,27 +122,36 @@ def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: An
 def _replace_own_code(
     folder: RunFolder,
     settings: dict[str, Any],
-    algorithm: str | type[Algorithm] | None,
-    network: str | NetworkBuilder | None,
+    algorithm: AnyAlgorithm | None,
+    network: AnyNetwork | None,
 ) -> None:
-    """Set the method and the network of a run, which must be given if they are not built-in ones."""
+    """Set the method and the network of a run, which must be given if they are package.module:Name.
+
+    Those with a name here stay: a command may be given several runs, and its `--algorithm` is for those that need it.
+    """
     for name, given in (("algorithm", algorithm), ("network", network)):
-        if given is not None:
-            settings[name] = given
-        elif ":" in str(settings[name]) and not str(settings[name]).startswith(TIMM):
+        stored = str(settings[name])
+        _, colon, own = stored.partition(":")
+        if not colon or stored.startswith(TIMM):
+            continue
+        if given is None:
             raise DomainwiseError(
-                f"the run in {folder.path} used a custom {name}, {settings[name]}; pass it as {name}="
+                f"the run in {folder.path} used a custom {name}, {stored}; pass it with --{name} ({name}= in Python)"
             )
+        if import_path(given).partition(":")[2] != own:
+            raise DomainwiseError(f"the run in {folder.path} used {name} {stored}, not {import_path(given)}")
+        settings[name] = given
 
 
 def load_algorithm(
-    run: str | Path, *, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
+    run: str | Path, *, algorithm: AnyAlgorithm | None = None, network: AnyNetwork | None = None
 ) -> Algorithm:
     """Load the algorithm of a run from its newest checkpoint, with its perturbation and optimizer, in eval mode.
 
     Args:
-        algorithm, network: your own class or builder, if the run used one. A run folder may come from anywhere, so
-            nothing that its config names is imported automatically.
+        algorithm, network: your own class or builder, or package.module:Name, if the run used one. A run folder may
+            come from anywhere, so no module that its config names is imported automatically. Names that an installed
+            package registers are.
     """
     folder = RunFolder(run)
     restored = rebuild_algorithm(folder.path, algorithm, network)
@@ -146,8 +166,8 @@ def load_model(
     run: str | Path,
     which: Which = "best",
     *,
-    algorithm: type[Algorithm] | None = None,
-    network: NetworkBuilder | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     hub: str | Path | None = None,
 ) -> nn.Module:
     """Load the network of a run, in eval mode. It maps images in [0, 1] to logits.
@@ -172,7 +192,7 @@ def check_which(which: str) -> None:
 
 
 def rebuild_algorithm(
-    run: str | Path, algorithm: type[Algorithm] | None = None, network: NetworkBuilder | None = None
+    run: str | Path, algorithm: AnyAlgorithm | None = None, network: AnyNetwork | None = None
 ) -> Algorithm:
     """Build the algorithm of a run with fresh weights; arguments as for `load_algorithm`."""
     folder = RunFolder(run)
@@ -204,6 +224,7 @@ class OpenRun:
 
     Args:
         settings: the `RunConfig` settings in its config.json.
+        own_algorithm, own_network: as for `load_algorithm`.
     """
 
     folder: RunFolder
@@ -211,6 +232,8 @@ class OpenRun:
     dataset: Dataset
     roles: Roles
     splits: dict[str, Split]
+    own_algorithm: AnyAlgorithm | None = None
+    own_network: AnyNetwork | None = None
 
     @property
     def name(self) -> str:
@@ -222,11 +245,11 @@ class OpenRun:
 
     def model(self, which: Which = "best") -> nn.Module:
         """Load the network as `load_model` does."""
-        return load_model(self.folder.path, which)
+        return load_model(self.folder.path, which, algorithm=self.own_algorithm, network=self.own_network)
 
     def algorithm(self) -> Algorithm:
         """Load the algorithm as `load_algorithm` does, with its final perturbation."""
-        return load_algorithm(self.folder.path)
+        return load_algorithm(self.folder.path, algorithm=self.own_algorithm, network=self.own_network)
 
 
 def open_run(
@@ -234,15 +257,18 @@ def open_run(
     *,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     on_data: OnProgress = ignore_progress,
     datasets: DatasetCache | None = None,
 ) -> OpenRun:
     """Open the run in `path` with the same images that it was trained and tested on.
 
     Args:
-        dataset: the folder, file or builder of the images, if the run did not use a built-in dataset. A run folder may
-            come from anywhere, so nothing that its config names is imported automatically.
+        dataset: the folder, file or builder of the images, if the run used one. A run folder may come from anywhere,
+            so no module that its config names is imported automatically.
         data_dir: folder that contains the built-in datasets.
+        algorithm, network: as for `load_algorithm`.
         datasets: where the dataset comes from; share one between consecutive calls to build their data once.
     """
     folder = RunFolder(path)
@@ -264,4 +290,4 @@ def open_run(
             raise DomainwiseError(
                 f"the dataset does not match the run in {folder.path}: {name} is {facts.get(name)}, expected {value}"
             )
-    return OpenRun(folder, settings, data, parts, splits)
+    return OpenRun(folder, settings, data, parts, splits, algorithm, network)

@@ -18,6 +18,7 @@ from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.loading import check_which, load_model
+from domainwise.training.registry import AnyAlgorithm, AnyNetwork
 
 FORMATS = ("csv", "json")
 _BATCH_SIZE = 64
@@ -42,6 +43,8 @@ def predict_images(
     paths: Sequence[Path],
     *,
     which: Which = "best",
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: str = "auto",
     on_progress: OnProgress = ignore_progress,
 ) -> list[Prediction]:
@@ -53,6 +56,7 @@ def predict_images(
         run: run folder, or `hf:owner/name`.
         paths: image files, or folders with images below them.
         which: model of the run, `best` or `last`.
+        algorithm, network: the run's own class or builder, as for `load_model`.
         device: auto, cpu, cuda or mps.
 
     Returns:
@@ -63,7 +67,7 @@ def predict_images(
     data = RunFolder(folder).read_config()["data"]
     channels, size = check_input_shape(data["input_shape"])
     torch_device = pick_device(device)
-    model = load_model(folder, which).to(torch_device).eval()
+    model = load_model(folder, which, algorithm=algorithm, network=network).to(torch_device).eval()
     files = _list_files(paths)
     predictions: list[Prediction] = []
     for batch in _split(files, _BATCH_SIZE):

@@ -1,14 +1,14 @@
 """From the names in a `RunConfig` to datasets, methods and networks, and to a config with every default filled in."""
 
 import dataclasses
-import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -19,18 +19,56 @@ from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_datasets import image_files
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.hparams import Hparams
 from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones
 from domainwise.networks.backbones import TIMM
 from domainwise.networks.weights import fingerprint_weights, is_weights_file
+from domainwise.plugins import Kind, explain_failure, find_plugins, import_name
 from domainwise.seeds import seed_hash
 from domainwise.training.config import BatchNorm, RunConfig
 
-T = TypeVar("T")
 AnyDataset = str | Path | DatasetBuilder
+AnyAlgorithm = str | type[Algorithm]
+AnyNetwork = str | NetworkBuilder
 
 
-def find_algorithm(algorithm: str | type[Algorithm]) -> type[Algorithm]:
-    return _look_up("algorithm", algorithm, ALGORITHMS)
+def find_algorithm(algorithm: AnyAlgorithm) -> type[Algorithm]:
+    method = _look_up("algorithm", algorithm, ALGORITHMS)
+    if not isinstance(method, type) or not issubclass(method, Algorithm):
+        raise DomainwiseError(
+            f"algorithm {import_path(algorithm)} is {_describe(method)}; expected a subclass of "
+            "domainwise.algorithms.Algorithm"
+        )
+    if is_own_code(method):
+        _check_own_algorithm(method)
+    return method
+
+
+def _check_own_algorithm(method: type[Algorithm]) -> None:
+    """Raise an error for what would otherwise fail later, or change a method silently."""
+    name, hparams = method.__name__, method.Hparams
+    if missing := sorted(getattr(method, "__abstractmethods__", ())):
+        raise DomainwiseError(f"algorithm {name} does not implement {', '.join(missing)}")
+    if not isinstance(hparams, type) or not issubclass(hparams, Hparams):
+        raise DomainwiseError(f"Hparams of {name} must be a subclass of domainwise.hparams.Hparams")
+    if "__dataclass_fields__" not in vars(hparams):
+        raise DomainwiseError(f"{hparams.__name__} of {name} needs the decorator @dataclass(frozen=True)")
+    for field in hparams.fields().values():
+        if field.default is dataclasses.MISSING:
+            raise DomainwiseError(
+                f"hyperparameter {field.name} of {name} has no default; define it with hparam(default, help=...)"
+            )
+
+
+def is_own_code(thing: Any) -> bool:
+    """Return whether a class or function is not defined in domainwise."""
+    thing = thing.func if isinstance(thing, partial) else thing
+    return str(thing.__module__).partition(".")[0] != "domainwise"
+
+
+def blame_own_code(thing: Any, task: str) -> AbstractContextManager[None]:
+    """If a class or function is not ours, turn its exceptions into one line that names file and line."""
+    return explain_failure(task, str(thing.__module__)) if is_own_code(thing) else nullcontext()
 
 
 def check_average(name: str | None, options: Mapping[str, Any]) -> None:
@@ -64,23 +102,39 @@ def find_network_builder(
         raise DomainwiseError(f"network {import_path(network)} does not support weights or batch_norm; backbones do")
     if isinstance(network, str) and network in NETWORKS:
         return NETWORKS[network]
-    choices = f"{', '.join(NETWORKS)}, a torchvision model, timm:NAME, package.module:function"
-    return _look_up("network", network, NETWORKS, list_backbones(), choices)
+    names = ", ".join((*NETWORKS, *find_plugins("network")))
+    choices = f"{names}, a torchvision model, timm:NAME, package.module:function"
+    builder: NetworkBuilder = _look_up("network", network, NETWORKS, list_backbones(), choices)
+    _require_function("network", network, builder)
+    return builder
 
 
 def find_dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
     if isinstance(dataset, Path) or is_path(dataset):
         return partial(image_files, str(dataset))
-    return _look_up("dataset", dataset, DATASETS)
+    builder: DatasetBuilder = _look_up("dataset", dataset, DATASETS)
+    _require_function("dataset", dataset, builder)
+    return builder
+
+
+def _require_function(kind: Kind, given: str | Callable[..., Any], function: Any) -> None:
+    if not callable(function):
+        raise DomainwiseError(f"{kind} {import_path(given)} is {_describe(function)}; expected a function")
+
+
+def _describe(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
 
 
 def is_path(dataset: AnyDataset) -> bool:
     """Return whether a dataset is given as a folder or file."""
     if isinstance(dataset, Path):
         return True
-    if not isinstance(dataset, str) or dataset in DATASETS:
+    if not isinstance(dataset, str) or dataset in DATASETS or ".py:" in dataset:
         return False
-    return "/" in dataset or dataset.endswith(".csv") or os.path.exists(dataset)
+    if "/" in dataset or dataset.endswith(".csv"):
+        return True
+    return os.path.exists(dataset) and dataset.lower() not in find_plugins("dataset")
 
 
 def dataset_name(dataset: AnyDataset) -> str:
@@ -96,8 +150,8 @@ def dataset_options(dataset: AnyDataset) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in parameters.items() if name not in ("seed", "data_dir", "on_progress")}
 
 
-def algorithm_name(algorithm: str | type[Algorithm]) -> str:
-    if isinstance(algorithm, str) and algorithm in ALGORITHMS:
+def algorithm_name(algorithm: AnyAlgorithm) -> str:
+    if isinstance(algorithm, str) and ":" not in algorithm:
         return algorithm
     return find_algorithm(algorithm).__name__.lower()
 
@@ -130,10 +184,15 @@ def build_dataset(
             raise unknown_choice(f"option of dataset {name}", option, allowed)
     context = {"data_dir": data_dir, "on_progress": on_progress}
     accepted = {key: value for key, value in context.items() if key in inspect.signature(builder).parameters}
+    failure = f"dataset {name} could not be built"
     try:
-        return builder(seed=seed, **accepted, **options)
+        with blame_own_code(builder, failure):
+            data = builder(seed=seed, **accepted, **options)
     except TypeError as error:
-        raise DomainwiseError(f"dataset {name} could not be built: {error}") from error
+        raise DomainwiseError(f"{failure}: {error}") from error
+    if not isinstance(data, Dataset):
+        raise DomainwiseError(f"{failure}: expected a domainwise.data.Dataset, got {type(data).__name__}")
+    return data
 
 
 class DatasetCache:
@@ -263,9 +322,11 @@ def _resolve_weights(
 
 
 def _look_up(
-    kind: str, given: str | T, table: Mapping[str, T], other_names: Sequence[str] = (), choices: str = ""
-) -> T:
-    """Return what `given` names in the table or as "package.module:Name"; a class or function is returned as it is.
+    kind: Kind, given: Any, table: Mapping[str, Any], other_names: Sequence[str] = (), choices: str = ""
+) -> Any:
+    """Return what `given` names in the table, as "package.module:Name" or as the entry point of an installed package.
+
+    A class or function is returned as it is.
 
     Args:
         other_names: names from other tables, to suggest the nearest spelling.
@@ -275,11 +336,11 @@ def _look_up(
         return given
     if given in table:
         return table[given]
-    module, colon, name = given.partition(":")
-    if not colon:
-        raise unknown_choice(kind, given, (*table, *other_names), choices or None)
-    try:
-        imported: T = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DomainwiseError(f"could not import {kind} {given!r}: {error}") from error
-    return imported
+    if ":" in given:
+        return import_name(kind, given)
+    plugins = find_plugins(kind)
+    if given.lower() in plugins:
+        return plugins[given.lower()].load()
+    names = dict.fromkeys((*table, *plugins))
+    choices = choices or f"{', '.join(names)}, or package.module:{'Class' if kind == 'algorithm' else 'function'}"
+    raise unknown_choice(kind, given, (*names, *other_names), choices)

@@ -112,7 +112,7 @@ class MyMethod(ERM):
 
 def test_nothing_that_a_folder_names_is_imported(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run", algorithm=MyMethod).folder
-    with pytest.raises(DomainwiseError, match=r"used a custom algorithm, test_refit:MyMethod; pass it as algorithm="):
+    with pytest.raises(DomainwiseError, match=r"used a custom algorithm, test_refit:MyMethod; pass it with --alg"):
         make_refit_config(run, tmp_path / "again")
     result = train(make_refit_config(run, tmp_path / "again", algorithm=MyMethod), datasets=DATASETS)
     assert result.last["algorithm"] == "mymethod"

@@ -25,7 +25,7 @@ from domainwise.selection.verdicts import MARGIN
 if TYPE_CHECKING:
     import jinja2
 
-    from domainwise.training.registry import AnyDataset
+    from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
 
 _FOLDER = Path(__file__).parent
 _PNG_SIGNATURE = b"\x89PNG"
@@ -114,6 +114,8 @@ def write_page(
     model_pictures: bool = False,
     dataset: "AnyDataset | None" = None,
     data_dir: str | Path | None = None,
+    algorithm: "AnyAlgorithm | None" = None,
+    network: "AnyNetwork | None" = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
     """Read runs and write the page about them.
@@ -130,6 +132,7 @@ def write_page(
             and the data.
         dataset: the images for `model_pictures`, if they are not those the runs were trained on.
         data_dir: folder that contains the datasets, for `model_pictures`.
+        algorithm, network: the runs' own class or builder, as for `load_model`, for `model_pictures`.
         on_progress: called with a task, how much of it is done, and the total.
     """
     names = selections or [*read_selections(paths), *SELECTIONS]
@@ -140,7 +143,14 @@ def write_page(
 
         selection, selected = next(iter(_apply_selections(data, names).items()))
         drawn = draw_selected_models(
-            data, selection, selected, dataset=dataset, data_dir=data_dir, on_progress=on_progress or ignore_progress
+            data,
+            selection,
+            selected,
+            dataset=dataset,
+            data_dir=data_dir,
+            algorithm=algorithm,
+            network=network,
+            on_progress=on_progress or ignore_progress,
         )
         pictures = [*pictures, *drawn]
     text = render_page(

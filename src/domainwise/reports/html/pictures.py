@@ -28,7 +28,7 @@ from domainwise.reports.html.page_data import PageData
 from domainwise.reports.methods import Variant, sort_methods
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun, open_run
-from domainwise.training.registry import AnyDataset
+from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
 
 # With more methods than this, the columns of a picture are too narrow.
 MAX_METHODS = 8
@@ -86,6 +86,8 @@ def draw_selected_models(
     *,
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> list[Picture]:
     """Return the pictures of all datasets; one that could not be opened is left out with a warning."""
@@ -98,6 +100,8 @@ def draw_selected_models(
                 which=runs.which,
                 dataset=dataset,
                 data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
                 on_progress=on_progress,
             )
         except DomainwiseError as error:
@@ -112,6 +116,8 @@ def draw_model_pictures(
     which: Which = "best",
     dataset: AnyDataset | None = None,
     data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
     device: torch.device | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> list[Picture]:
@@ -123,10 +129,14 @@ def draw_model_pictures(
         which: the model of each run.
         dataset: the images, if they are not those the runs were trained on.
         data_dir: folder that contains the datasets.
+        algorithm, network: the runs' own class or builder, as for `load_model`.
         device: where the models run (default: cpu).
         on_progress: called with a task, how much of it is done, and the total.
     """
-    runs = {label: open_run(folder, dataset=dataset, data_dir=data_dir) for label, folder in folders.items()}
+    runs = {
+        label: open_run(folder, dataset=dataset, data_dir=data_dir, algorithm=algorithm, network=network)
+        for label, folder in folders.items()
+    }
     steps: Sequence[Callable[[], list[Picture]]] = (
         lambda: [_draw_grad_cam(runs, domain, which, device)],
         lambda: _draw_perturbations(runs, device),
