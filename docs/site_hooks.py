@@ -44,7 +44,11 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "domainwise.integrations.transformers.AdversarialTrainingMixin",
     ),
     "domainwise.averaging": (),
-    "domainwise.algorithms": ("domainwise.algorithms.base.LossAlgorithm",),
+    "domainwise.algorithms": tuple(
+        f"domainwise.algorithms.base.{name}"
+        for name in ("LossAlgorithm", "Batches", "Objective", "concatenate_batches", "mean_per_domain")
+    ),
+    "domainwise.testing": (),
     "domainwise.hparams": (),
     "domainwise.data": (),
     "domainwise.networks": (),
