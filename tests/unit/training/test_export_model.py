@@ -213,7 +213,8 @@ TIMM = (
     "mobilenetv3_small_050",
 )
 SLOW = [*TORCHVISION, *(f"timm:{name}" for name in TIMM)]
-IMAGE_SIZES = {"alexnet": 64, "inception_v3": 96, "maxvit_t": 224}
+# Batch norm over single pixels makes regnet_x_400mf so sensitive at 32 pixels that PyTorch differs from itself by 1e-4.
+IMAGE_SIZES = {"regnet_x_400mf": 64, "alexnet": 64, "inception_v3": 96, "maxvit_t": 224}
 
 
 def spread_probabilities(run: Path, photos: Sequence[Path], size: int) -> None:
