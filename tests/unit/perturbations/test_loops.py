@@ -132,8 +132,8 @@ def compile_function(model: nn.Module, **options: Any) -> Callable[[Tensor], Ten
     return torch.compile(lambda x: model(x), **options)
 
 
-# The compiler itself reads `.grad` of every input that is not a leaf.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+# The compiler itself reads `.grad` of every input that is not a leaf, and has advice about Python 3.13.0.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:Guards may run slower")
 class TestCompiledModels:
     @pytest.fixture(autouse=True)
     def _reset(self) -> Iterator[None]:
@@ -165,8 +165,9 @@ class TestCompiledModels:
             x_adv = perturbation.attack(X, DOMAIN, losses)
             torch.testing.assert_close(x_adv, expected.attack(X, DOMAIN, partial(sample_losses, eager)))
         torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
-        # One for inputs that need gradients, one for those that need none; no attack compiles the model again.
-        assert graphs == 1 + is_called_first
+        # One for inputs that need gradients, one for those that need none; no attack compiles the model again. (Older
+        # versions of torch compile no containers in place.)
+        assert graphs <= 1 + is_called_first
 
     @pytest.mark.slow
     def test_attacks_with_the_default_compiler(self) -> None:
