@@ -7,7 +7,7 @@ import sys
 
 import lightning
 import torch
-from test_lightning import Classifier, OnePass, dataset
+from lightning_cases import Classifier, OnePass, dataset
 from torch.utils.data import DataLoader
 
 from domainwise import LowRankPerturbation

@@ -72,6 +72,12 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
     assert {"torch", "polars", "jinja2"} <= core
 
 
+@pytest.mark.slow
+def test_the_demo_runs_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+    run(site, tmp_path, "demo", "--algorithm", "mat", "--radius", "0.5", "--steps", "2", "--no-pictures")
+    assert (tmp_path / "runs" / "demo" / "demo.html").exists()
+
+
 def test_it_runs_outside_the_checkout(site: Path, tmp_path: Path) -> None:
     where = "import domainwise, sys; print(domainwise.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(site)}
@@ -82,5 +88,3 @@ def test_it_runs_outside_the_checkout(site: Path, tmp_path: Path) -> None:
     assert "Table 2" in run(site, tmp_path, "reproduce", "--list")
     run(site, tmp_path, "report", FIXTURES / "sweep", "-o", "page.html")
     assert "</html>" in (tmp_path / "page.html").read_text()
-    run(site, tmp_path, "demo", "--algorithm", "mat", "--radius", "0.5", "--steps", "2", "--no-pictures")
-    assert (tmp_path / "runs" / "demo" / "demo.html").exists()

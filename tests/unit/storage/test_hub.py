@@ -189,7 +189,7 @@ class TestFolder:
         content["config"]["network"] = "antigravity:geohash"
         run.config_file.write_text(json.dumps(content))
         push_run(run.path, "team/cows", "card", hub=folder)
-        with pytest.raises(DomainwiseError, match="used a custom network, antigravity:geohash; pass it as network="):
+        with pytest.raises(DomainwiseError, match="used a custom network, antigravity:geohash; pass it with --network"):
             load_model("hf:team/cows", hub=folder)
         assert "antigravity" not in sys.modules
 
