@@ -41,6 +41,7 @@ def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(tmp_path: Pat
     assert again.stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     options = ["--variant", "released", "--schedule", "simultaneous", "--quiet"]
     outcome = run(tmp_path, "--steps", "2", "--workers", "1", *options)

@@ -114,6 +114,7 @@ def test_new_methods_work_as_they_are(shell: Shell) -> None:
         assert all(first[key] != second[key] for key in ("penalty_weight", "ramp_steps"))
 
 
+@pytest.mark.slow
 def test_runs_of_an_own_class_are_opened_with_it(shell: Shell) -> None:
     shell.run("domainwise", "new-method", "spread")
     own = ["--algorithm", "spread:Spread"]

@@ -18,6 +18,7 @@ def archive(*arguments: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sequential", [False, True])
 def test_unpacked_runs_are_those_that_were_packed(tmp_path: Path, is_sequential: bool) -> None:
     source, file, target = tmp_path / "source", tmp_path / "runs.jsonl", tmp_path / "target"

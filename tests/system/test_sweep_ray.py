@@ -80,6 +80,7 @@ class ActOnce:
             self.act()
 
 
+@pytest.mark.slow
 def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, cluster: Any) -> None:
     settings = {"steps": 20, "record_every": 4, "batch_size": 8, "network": "small_cnn", "augment": False}
     spec = SweepSpec(
@@ -135,6 +136,7 @@ def test_stopping_saves_and_resuming_ends_the_same(tmp_path: Path, expected: dic
     assert read_records(tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_costs_only_time(tmp_path: Path, expected: dict[str, Any], cluster: Any) -> None:
     def replace_node() -> None:
         cluster.add_node(num_cpus=2)

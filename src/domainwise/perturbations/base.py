@@ -505,40 +505,45 @@ def leave_modules_unchanged(loss_fn: Callable[[Tensor], Tensor]) -> Iterator[Non
             module._buffers[name] = buffer
 
 
-def find_modules(function: Callable[..., Any]) -> tuple[list[nn.Module], bool]:
+def find_modules(function: Callable[..., Any], depth: int = 4) -> tuple[list[nn.Module], bool]:
     """Return the modules that a function refers to, and whether it, or one of them, is compiled.
 
     Looks at its closure, the globals that it names, its bound arguments and the attributes of its object, and does the
-    same with the functions that it finds there.
+    same with the functions that it finds there, up to `depth` times.
     """
     modules: dict[nn.Module, None] = {}
     is_compiled = False
     visited: set[int] = set()
-    queue: list[Any] = [function]
-    while queue:
-        value = queue.pop()
-        if id(value) in visited:
-            continue
-        visited.add(id(value))
-        if isinstance(value, nn.Module):
-            modules[value] = None
-            is_compiled |= any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in value.modules())
-        elif isinstance(value, partial):
-            queue += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, MethodType):
-            queue += [value.__self__, value.__func__]
-        elif isinstance(value, FunctionType):
-            own = vars(value)
-            if "_torchdynamo_orig_callable" in own:
-                is_compiled |= not own.get("_torchdynamo_disable", False)
-                queue.append(own["_torchdynamo_orig_callable"])
-            for cell in value.__closure__ or ():
-                with suppress(ValueError):  # a variable that has no value yet
-                    queue.append(cell.cell_contents)
-            queue += [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-        elif not isinstance(value, (type, ModuleType)):
-            parts = getattr(value, "__dict__", {}).values()
-            queue += [part for part in parts if isinstance(part, (nn.Module, partial, MethodType, FunctionType))]
+    values: list[Any] = [function]
+    for _ in range(depth):
+        found: list[Any] = []
+        for value in values:
+            if id(value) in visited:
+                continue
+            visited.add(id(value))
+            if isinstance(value, nn.Module):
+                modules[value] = None
+                parts = value.modules()
+                is_compiled |= any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in parts)
+            elif isinstance(value, partial):
+                found += [value.func, *value.args, *value.keywords.values()]
+            elif isinstance(value, MethodType):
+                found += [value.__self__, value.__func__]
+            elif isinstance(value, FunctionType):
+                own = vars(value)
+                if "_torchdynamo_orig_callable" in own:
+                    is_compiled |= not own.get("_torchdynamo_disable", False)
+                    found.append(own["_torchdynamo_orig_callable"])
+                for cell in value.__closure__ or ():
+                    with suppress(ValueError):  # a variable that has no value yet
+                        found.append(cell.cell_contents)
+                found += [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+            elif not isinstance(value, (type, ModuleType)):
+                attributes = getattr(value, "__dict__", {}).values()
+                found += [
+                    each for each in attributes if isinstance(each, (nn.Module, partial, MethodType, FunctionType))
+                ]
+        values = found
     return list(modules), is_compiled
 
 

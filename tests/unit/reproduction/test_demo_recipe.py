@@ -92,6 +92,7 @@ def test_invalid_options(options: dict[str, Any], tmp_path: Path) -> None:
         run_demo(tmp_path, **options)
 
 
+@pytest.mark.slow
 def test_the_page_has_pictures_of_the_selected_radius(tmp_path: Path) -> None:
     result = run_demo(tmp_path, algorithms=("erm", "mat"), radii=(0.2, 0.5), steps=2, engine=train_in_process)
     assert [file.name for file in result.files] == ["demo.md", "demo.png", "demo.html"]
