@@ -25,6 +25,7 @@ def test_a_pushed_model_predicts_and_is_exported(
     result = domainwise("push", RUN, "team/cows", "--hub", hub, "--license", "mit")
     assert result.code == 0, result.err
     assert f"pushed to {hub / 'team' / 'cows'}" in result.err
+    assert f"hub='{hub}')" in result.err
     card = (hub / "team" / "cows" / "README.md").read_text()
     monkeypatch.setenv("DOMAINWISE_HUB", str(hub))
     assert domainwise("push", RUN, "team/cows", "--license", "mit", "--dry-run").out == card

@@ -49,4 +49,5 @@ def push(
         print(f"pushing {name}", file=sys.stderr)
     address = push_model(run, name, which=models, license=license, card=text, private=private, hub=hub)
     if not quiet:
-        print(f"pushed to {address}; load it with load_model({f'hf:{name}'!r})", file=sys.stderr)
+        where = "" if hub is None else f", hub={str(hub)!r}"
+        print(f"pushed to {address}; load it with load_model({f'hf:{name}'!r}{where})", file=sys.stderr)
