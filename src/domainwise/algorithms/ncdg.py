@@ -64,7 +64,7 @@ class NCDG(LossAlgorithm):
         scaled = []
         for activation in activations:
             neurons = activation.flatten(2).mean(2) if activation.ndim > 2 else activation
-            low, high = neurons.aminmax(dim=1, keepdim=True)
+            low, high = neurons.amin(1, keepdim=True), neurons.amax(1, keepdim=True)
             scaled.append((neurons - low) / (high - low + _EPS))
         hparams = self.hparams
         return ((torch.cat(scaled, dim=1) - hparams.threshold) / hparams.temperature).sigmoid().mean(1)
