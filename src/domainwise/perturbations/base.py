@@ -505,7 +505,7 @@ def leave_modules_unchanged(loss_fn: Callable[[Tensor], Tensor]) -> Iterator[Non
             module._buffers[name] = buffer
 
 
-def find_modules(function: Callable[..., Any], depth: int = 4) -> tuple[list[nn.Module], bool]:
+def find_modules(function: Callable[..., Any], depth: int = 6) -> tuple[list[nn.Module], bool]:
     """Return the modules that a function refers to, and whether it, or one of them, is compiled.
 
     Looks at its closure, the globals that it names, its bound arguments and the attributes of its object, and does the
