@@ -67,18 +67,23 @@ class PillowResize(nn.Module):
         """Map uint8 images, (b, height, width, c), to whole numbers from 0 to 255, (b, c, size, size), in float64."""
         height, width = images.shape[1], images.shape[2]
         pixels = images.permute(0, 3, 1, 2).double()
-        columns = _round_to_bytes(pixels @ _filter_weights(width, self.size))
-        return _round_to_bytes(_filter_weights(height, self.size).T @ columns)
+        columns = _round_to_bytes(pixels @ _filter_weights(width, self.size, dim=0))
+        # Not the transpose of such weights: some versions of onnxruntime fuse both, and cannot run that in float64.
+        return _round_to_bytes(_filter_weights(height, self.size, dim=1) @ columns)
 
 
-def _filter_weights(length: int, size: int) -> Tensor:
-    """Return the weight of each of `length` pixels in each of `size` pixels: a triangle, wider if the image shrinks."""
+def _filter_weights(length: int, size: int, dim: int) -> Tensor:
+    """Return the weight of each of `length` pixels in each of `size` pixels: a triangle, wider if the image shrinks.
+
+    Args:
+        dim: dimension of the `length` pixels, 0 or 1; the other one is that of the `size` pixels.
+    """
     scale = torch.scalar_tensor(length, dtype=torch.float64) / size
     support = scale.clamp(min=1.0)
-    centers = (torch.arange(size, dtype=torch.float64) + 0.5) * scale
-    positions = torch.arange(length, dtype=torch.float64) + 0.5
-    triangles = (1 - (positions[:, None] - centers).abs() / support).clamp(min=0.0)
-    return torch.floor(triangles / triangles.sum(0) * _UNIT + 0.5)
+    centers = ((torch.arange(size, dtype=torch.float64) + 0.5) * scale).unsqueeze(dim)
+    positions = (torch.arange(length, dtype=torch.float64) + 0.5).unsqueeze(1 - dim)
+    triangles = (1 - (positions - centers).abs() / support).clamp(min=0.0)
+    return torch.floor(triangles / triangles.sum(dim, keepdim=True) * _UNIT + 0.5)
 
 
 def _round_to_bytes(sums: Tensor) -> Tensor:
