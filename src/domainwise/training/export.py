@@ -6,7 +6,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -255,7 +255,8 @@ def _quiet(problem: str) -> Iterator[None]:
     """Silence what the exporters say about their own internals, and turn an error of any type into one line."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
+    # Some versions of onnxscript print the number of rules that they applied.
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.ERROR)

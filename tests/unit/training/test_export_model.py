@@ -66,7 +66,7 @@ def run_onnx(file: Path, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def run_pt2(file: Path, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    result: np.ndarray[Any, Any] = torch.export.load(file).module()(torch.from_numpy(images.copy())).numpy()
+    result: np.ndarray[Any, Any] = torch.export.load(file).module()(torch.from_numpy(images.copy())).detach().numpy()
     return result
 
 
