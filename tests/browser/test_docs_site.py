@@ -1,7 +1,6 @@
 """The docs site in a real browser: it fits wide and small screens, its search finds things, its pictures appear."""
 
 import functools
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +13,6 @@ from docs_site import build_site
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 PAGES = (
     "index.html",
     "tutorial.html",
@@ -28,17 +25,6 @@ PAGES = (
     "api/training.html",
     "cli.html",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright, to drive a browser")
-    if CHROMIUM is None:
-        pytest.skip("needs chromium on the path")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        yield launched
-        launched.close()
 
 
 class _Quiet(SimpleHTTPRequestHandler):

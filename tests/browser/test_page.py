@@ -1,7 +1,6 @@
 """The page in a real browser: no requests, sorting, switching, small screens, printing, and use by keyboard."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +12,10 @@ from domainwise.reports.html import Picture, write_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 DOMAINS = ("a_rather_long_name", "cartoon", "photo", "quickdraw", "sketch", "watercolour")
 HOSTILE = "<img src=x onerror=alert(1)>"
 # Higher holdouts go with lower test accuracies, so that the two selections differ.
 METHODS = {"erm": 0.40, "mat": 0.55, "ldat": 0.48, HOSTILE: 0.30}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright, to drive a browser")
-    if CHROMIUM is None:
-        pytest.skip("needs chromium on the path")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
