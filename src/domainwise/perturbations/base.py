@@ -551,7 +551,7 @@ def check_losses(losses: Any, count: int) -> None:
     """Raise an error unless these are the losses of `count` samples."""
     expected = f"loss_fn must return one loss per sample, shape ({count},)"
     if not isinstance(losses, Tensor):
-        raise TypeError(f"{expected}, got {type(losses).__name__}; choose the logits from what the model returns")
+        raise TypeError(f"{expected}, got {type(losses).__name__}; compute it from the model's logits")
     if losses.shape != (count,):
         raise ValueError(f'{expected}, got {tuple(losses.shape)}; use reduction="none"')
 

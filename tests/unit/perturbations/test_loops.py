@@ -234,5 +234,7 @@ class TestModelOutputs:
         ("losses", "name"), [({"loss": torch.zeros(6)}, "dict"), ((torch.zeros(6),), "tuple"), (0.5, "float")]
     )
     def test_error_for_a_loss_that_is_no_tensor(self, losses: Any, name: str) -> None:
-        with pytest.raises(TypeError, match=rf"one loss per sample, shape \(6,\), got {name}; choose the logits"):
+        with pytest.raises(
+            TypeError, match=rf"one loss per sample, shape \(6,\), got {name}; compute it from the model's logits"
+        ):
             build("universal", num_domains=2).attack(X, DOMAIN, lambda x: losses)
