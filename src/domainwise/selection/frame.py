@@ -74,15 +74,11 @@ def record_rows(
     Args:
         holdout_sizes: number of holdout images per training domain, if known.
         steps: number of steps of the run, if known.
-
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError: this is not a record.
     """
     accuracy, test_domains = record["accuracy"], list(record["test_domains"])
     names = list(accuracy)
     is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
-    integers = [_parse_integer(record[key]) for key in ("trial_seed", "hparams_seed", "step")]
-    label = dataset_label(str(record["dataset"]), record["train_domains"], record.get("roles"))
+    label = dataset_label(record["dataset"], record["train_domains"], record.get("roles"))
     hparams = record.get("hparams", {})
     radius = _parse_radius(hparams.get("epsilon"))
     is_warmup = record["step"] + 1 < _count_warmup_steps(hparams.get("warmup"), steps)
@@ -92,7 +88,8 @@ def record_rows(
     )
     return [
         (
-            *(run, label, str(record["algorithm"]), *integers, test_domains),
+            *(run, label, record["algorithm"]),
+            *(record["trial_seed"], record["hparams_seed"], record["step"], test_domains),
             *(name, names.index(name), len(names), is_result),
             *(*radius, is_warmup, *scores),
             *(_parse_float(accuracy[name].get("main")), _parse_float(accuracy[name].get("holdout"))),
@@ -115,9 +112,3 @@ def _parse_radius(value: float | str | None) -> tuple[float | None, str | None]:
 def _count_warmup_steps(share: object, steps: int | None) -> int:
     # As with epsilon, anything else is the setting of someone's own method.
     return round(share * steps) if steps is not None and isinstance(share, float) and 0 <= share <= 1 else 0
-
-
-def _parse_integer(value: object) -> int:
-    if not isinstance(value, int) or abs(value) >= 2**63:
-        raise ValueError(f"{value!r} is not a valid step or seed")
-    return value

@@ -92,13 +92,8 @@ class _Reader:
             return
         rows: dict[int, list[Row]] = {}
         facts = _read_facts(run)
-        for number, record in enumerate(records, start=1):
-            try:
-                rows[record["step"]] = record_rows(str(run.path), record, **facts)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                reason = f"missing key {error}" if isinstance(error, KeyError) else f"not a record: {error}"
-                self.notes.append(f"{run.path} skipped: {run.records_file}, line {number}: {reason}")
-                return
+        for record in records:
+            rows[record["step"]] = record_rows(str(run.path), record, **facts)
         if run.last_step is not None and run.last_step not in rows:
             self.notes.append(
                 f"{run.path} skipped: it is done, but {run.records_file} does not reach step {run.last_step}"

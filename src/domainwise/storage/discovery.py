@@ -17,6 +17,7 @@ from domainwise.storage.run_folder import (
     read_json_lines,
     read_record_file,
 )
+from domainwise.storage.schemas import SCHEMA, check_record, parse_domainbed_line
 from domainwise.storage.sweep_folder import PLAN_FILE, SweepFolder
 
 # A run has one of these next to its config at any time: when it starts, while it trains, and when it is done.
@@ -89,11 +90,11 @@ class StoredRun:
         """
         if not self.is_domainbed:
             return read_record_file(self.records_file)
-        lines, is_truncated = read_json_lines(self.records_file)
+        lines, is_truncated = read_json_lines(self.records_file, parse_domainbed_line)
         records = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(convert_domainbed(line))
+                records.append(check_record(convert_domainbed(line)))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise damaged_line(self.records_file, number, error) from error
         return records, is_truncated
@@ -156,6 +157,7 @@ def convert_domainbed(line: Mapping[str, Any]) -> Record:
         dataset, names = args["dataset"], tuple(f"env{index}" for index in range(num_domains))
     test_domains = [dict(enumerate(names))[index] for index in args["test_envs"]]
     return {
+        "schema": SCHEMA,
         "step": line["step"],
         "dataset": dataset,
         "algorithm": args["algorithm"].replace("_", "").lower(),

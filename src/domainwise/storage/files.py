@@ -1,12 +1,18 @@
 """Atomic writes and locks: a file is either as it was or complete, whenever the process dies."""
 
 import os
+import secrets
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from domainwise.errors import DomainwiseError
+
 SUFFIX = ".partial"
+# A status command tests the lock for an instant, which must not look like a process that trains.
+_PATIENCE = 0.2
 
 
 class LockedError(Exception):
@@ -15,20 +21,30 @@ class LockedError(Exception):
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` once all of it is on disk."""
-    partial = path.with_name(f".{path.name}{SUFFIX}")
+    """Open a temporary file that replaces `path` once all of it is on disk.
+
+    Its name is random and it must not exist, so nobody can plant a link there, and two processes that write the same
+    path do not mix their contents.
+    """
+    _check_replaceable(path)
+    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}{SUFFIX}")
     try:
-        with open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            # The disk may be full, and an incomplete file only takes up space.
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
         _sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or os.fspath(path)
-        # The disk may be full, and an incomplete file only takes up space.
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        if error.filename in (None, os.fspath(partial)):
+            error.filename, error.filename2 = os.fspath(path), None
         raise
 
 
@@ -36,6 +52,36 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write a whole file, or leave it as it was."""
     with open_atomic(path) as file:
         file.write(content)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; a pipe or device, which may never end, is an error.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such file.
+    """
+    # Opening a pipe that nobody writes to would wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        _check_regular(path, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise an error if replacing `path` would destroy something other than a file, such as /dev/null."""
+    folder = os.path.realpath(path.parent)
+    if folder == "/dev" or folder.startswith("/proc/"):
+        # /dev/stdout may well lead to a regular file, but is not one.
+        raise DomainwiseError(f"{path} is not a regular file; choose another output")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        _check_regular(path, os.stat(path))
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+    raise DomainwiseError(f"{path} is {kind}")
 
 
 def remove_partial_files(folder: Path) -> None:
@@ -55,7 +101,7 @@ def hold_lock(file: Path, *, on_wait: Callable[[], None] | None = None) -> Itera
 
     lock = FileLock(file)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_PATIENCE, poll_interval=_PATIENCE / 10)
     except Timeout as error:
         if on_wait is None:
             raise LockedError(str(file)) from error
@@ -65,6 +111,30 @@ def hold_lock(file: Path, *, on_wait: Callable[[], None] | None = None) -> Itera
         yield
     finally:
         lock.release()
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of `file`; nothing is written, and the file need not exist."""
+    if os.name == "nt":
+        try:
+            with hold_lock(file) if file.exists() else nullcontext():
+                return False
+        except LockedError:
+            return True
+    import fcntl
+
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two readers do not take each other for a process that trains.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,20 +16,30 @@ Torch is imported only by the methods that read or write tensors, so reports sta
 
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import LockedError, hold_lock, remove_partial_files, write_atomic
+from domainwise.storage.files import (
+    LockedError,
+    hold_lock,
+    is_locked,
+    read_regular,
+    remove_partial_files,
+    write_atomic,
+)
+from domainwise.storage.schemas import SCHEMA as SCHEMA
+from domainwise.storage.schemas import NotJson, parse_config, parse_record, parse_stop, require_to_open
+from domainwise.storage.schemas import Record as Record
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCHEMA = 1
-Record = dict[str, Any]
 Which = Literal["best", "last", "start"]
 State = Literal["done", "stopped", "running", "failed", "unfinished", "pending"]
 
@@ -86,13 +96,7 @@ class RunFolder:
     @property
     def is_busy(self) -> bool:
         """Whether another process is training in the folder."""
-        if not self.lock_file.exists():
-            return False
-        try:
-            with self.lock():
-                return False
-        except RunIsBusy:
-            return True
+        return is_locked(self.lock_file)
 
     def has_weights(self, which: Which) -> bool:
         return self.weights_file(which).exists()
@@ -148,18 +152,22 @@ class RunFolder:
                 f"continue with --seeding {stored}"
             )
 
-    def read_config(self) -> dict[str, dict[str, Any]]:
-        """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`."""
+    def read_config(self, *, to_open: bool = False) -> dict[str, dict[str, Any]]:
+        """Return `{"config": settings of RunConfig, "data": classes, input shape and domains}`.
+
+        Args:
+            to_open: raise an error unless everything is there that opening the run needs.
+        """
         try:
-            content = json.loads(self.config_file.read_bytes())
-            config = dict(content["config"])
-            # A run from before there was a choice has DomainBed's.
-            config.setdefault("seeding", "domainbed")
-            return {"config": config, "data": dict(content["data"])}
+            content = parse_config(read_regular(self.config_file))
+            if to_open:
+                require_to_open(content)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no run in {self.path}: config.json not found") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DomainwiseError(f"{self.config_file} is damaged and could not be read: {error}") from error
+        except ValueError as error:
+            raise DomainwiseError(f"{self.config_file} is damaged: {error}; restore it") from error
+        # A run from before there was a choice has DomainBed's.
+        return {"config": {"seeding": "domainbed", **content["config"]}, "data": content["data"]}
 
     def read_records(self) -> list[Record]:
         """Return the records. An incomplete last line is dropped; the checkpoint says whether it matters."""
@@ -201,7 +209,15 @@ class RunFolder:
         if not self.checkpoint_file.exists():
             return None
         try:
-            checkpoint: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
+            content = io.BytesIO(read_regular(self.checkpoint_file))
+            # torch itself does not look at the checksums.
+            with zipfile.ZipFile(content) as archive:
+                if (member := archive.testzip()) is not None:
+                    raise ValueError(f"wrong checksum of {member}")
+            content.seek(0)
+            checkpoint: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
+            if not isinstance(checkpoint, dict):
+                raise TypeError(f"expected a dict, got {type(checkpoint).__name__}")
         except Exception as error:  # torch passes on whatever its zip reader and unpickler raise
             raise DomainwiseError(
                 f"{self.checkpoint_file} is damaged or incomplete; nothing was changed. Restore it, or delete it to "
@@ -260,12 +276,12 @@ class RunFolder:
 
     def _read_stop(self) -> RunStatus:
         try:
-            content = json.loads(self.stop_file.read_bytes())
-            return RunStatus("stopped", int(content["step"]), reason=str(content["reason"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            content = parse_stop(read_regular(self.stop_file))
+        except (OSError, ValueError) as error:
             raise DomainwiseError(
-                f"{self.stop_file} is damaged and could not be read: {error}; delete it to let the race decide again"
+                f"{self.stop_file} is damaged: {error}; delete it to let the race decide again"
             ) from error
+        return RunStatus("stopped", content["step"], reason=content["reason"])
 
     def export_files(self) -> dict[str, bytes]:
         """Return the files another machine needs to resume the run."""
@@ -287,39 +303,33 @@ def read_record_file(path: Path) -> tuple[list[Record], bool]:
 
     Nothing is lost with that line: a checkpoint and a finished run say how far their records reach.
     """
-    return read_json_lines(path, _check_record)
+    return read_json_lines(path, parse_record)
 
 
-def read_json_lines(path: Path, check: Callable[[Record], None] = lambda line: None) -> tuple[list[Record], bool]:
+def read_json_lines(path: Path, parse: Callable[[bytes], Record]) -> tuple[list[Record], bool]:
     """Return the objects of a file of JSON lines, and whether an incomplete last line was dropped.
 
     Args:
-        check: raises a ValueError or KeyError for an object that does not belong in such a file.
+        parse: parses a line; raises a ValueError for one that does not belong in such a file.
     """
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
+        *lines, rest = read_regular(path).split(b"\n")
     except FileNotFoundError:
         return [], False
     except OSError as error:
         raise DomainwiseError(f"{path} could not be read: {error.strerror}") from error
-    # Every line ends with a newline; what follows the last one was cut off, even if it happens to parse.
-    is_truncated = bool(rest)
-    records: list[Record] = []
+    objects = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line.decode())
+            objects.append(parse(line))
+        except NotJson as error:
+            if number == len(lines) and not rest:
+                return objects, True
+            raise damaged_line(path, number, error) from error
         except ValueError as error:
-            if number == len(lines) and not is_truncated:
-                return records, True
             raise damaged_line(path, number, error) from error
-        try:
-            if not isinstance(record, dict):
-                raise ValueError("not a JSON object")
-            check(record)
-        except (ValueError, KeyError) as error:
-            raise damaged_line(path, number, error) from error
-        records.append(record)
-    return records, is_truncated
+    # Every line ends with a newline; what follows the last one was cut off, even if it happens to parse.
+    return objects, bool(rest)
 
 
 def write_json_lines(path: Path, objects: Sequence[Mapping[str, Any]]) -> None:
@@ -340,27 +350,47 @@ def create_folder(path: Path) -> None:
         raise DomainwiseError(f"could not create the folder {path}: {error.strerror}") from error
 
 
-def _check_record(record: Record) -> None:
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"unsupported schema {record['schema']}; expected {SCHEMA}")
-    if "step" not in record:
-        raise KeyError("step")
-
-
 def _write_tensors(file: Path, tensors: "Mapping[str, Tensor]") -> None:
     import safetensors.torch
 
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(file, safetensors.torch.save(content))
+    write_atomic(file, safetensors.torch.save(content, {_DIGEST: _digest_tensors(content)}))
 
 
 def _read_tensors(file: Path) -> "dict[str, Tensor]":
     import safetensors.torch
 
     try:
-        return safetensors.torch.load_file(file)
-    except safetensors.SafetensorError as error:
-        raise DomainwiseError(f"{file} is damaged and could not be read: {error}") from error
+        content = read_regular(file)
+        tensors = safetensors.torch.load(content)
+        digest = _read_metadata(content).get(_DIGEST)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise DomainwiseError(f"{file} is damaged: {error}; restore it") from error
+    # Files from before there were digests have none.
+    if digest is not None and digest != _digest_tensors(tensors):
+        raise DomainwiseError(f"{file} is damaged: its weights do not have the digest in its header; restore it")
+    return tensors
+
+
+# The key in the header of a safetensors file.
+_DIGEST = "sha256"
+
+
+def _digest_tensors(tensors: "Mapping[str, Tensor]") -> str:
+    """Return a digest of names, types, shapes and values, whatever the order."""
+    import torch
+
+    digest = sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read_metadata(content: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file: 8 bytes for the length of the header, then the header as JSON."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return dict(header.get("__metadata__", {}))
 
 
 def _find_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

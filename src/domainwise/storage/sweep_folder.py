@@ -7,7 +7,6 @@ RUN/            run folders
 
 import os
 import socket
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import LockedError, hold_lock, write_atomic
+from domainwise.storage.files import LockedError, hold_lock, read_regular, remove_partial_files, write_atomic
 from domainwise.storage.run_folder import (
     RunFolder,
     RunStatus,
     create_folder,
-    damaged_line,
     read_json_lines,
     write_json_lines,
 )
+from domainwise.storage.schemas import parse_plan_line, parse_spec
 
 PLAN_FILE = "plan.jsonl"
 
@@ -73,6 +72,7 @@ class SweepFolder:
         create_folder(self.path)
         try:
             with hold_lock(self.path / ".lock"):
+                remove_partial_files(self.path)
                 write_atomic(self.holder_file, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 yield
         except LockedError as error:
@@ -87,13 +87,13 @@ class SweepFolder:
     def read_spec(self) -> dict[str, Any]:
         """Return what the sweep was started with, as plain values."""
         try:
-            spec = tomllib.loads(self.spec_file.read_text(encoding="utf-8"))
+            spec = parse_spec(read_regular(self.spec_file))
             # A sweep from before there was a choice has DomainBed's seeding.
             return {**spec, "settings": {"seeding": "domainbed", **spec.get("settings", {})}}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no sweep in {self.path}: {self.spec_file.name} not found") from error
         except (OSError, ValueError) as error:
-            raise DomainwiseError(f"{self.spec_file} could not be read: {error}") from error
+            raise DomainwiseError(f"{self.spec_file} is damaged: {error}; restore it") from error
 
     def write_plan(self, runs: Iterable[PlannedRun]) -> None:
         write_json_lines(
@@ -113,26 +113,23 @@ class SweepFolder:
 
     def read_plan(self) -> list[PlannedRun]:
         """Return every planned run in order; none before the plan is written."""
-        lines, is_truncated = read_json_lines(self.plan_file)
+        lines, is_truncated = read_json_lines(self.plan_file, parse_plan_line)
         if is_truncated:
             raise DomainwiseError(f"{self.plan_file} is truncated after line {len(lines)}; restore it")
-        return [self._parse_line(number, line) for number, line in enumerate(lines, start=1)]
+        return [
+            PlannedRun(
+                folder=self.path / line["run"],
+                name=line["run"],
+                dataset=line["dataset"],
+                algorithm=line["algorithm"],
+                test_domains=tuple(line["test_domains"]),
+                trial=line["trial_seed"],
+                draw=line["hparams_seed"],
+            )
+            for line in lines
+        ]
 
     def read_statuses(self) -> dict[PlannedRun, RunStatus]:
         """Return how far each planned run is."""
         self.read_spec()  # the clearer error if there is no sweep
         return {run: RunFolder(run.folder).read_status() for run in self.read_plan()}
-
-    def _parse_line(self, number: int, line: Mapping[str, Any]) -> PlannedRun:
-        try:
-            return PlannedRun(
-                folder=self.path / line["run"],
-                name=line["run"],
-                dataset=str(line["dataset"]),
-                algorithm=str(line["algorithm"]),
-                test_domains=tuple(line["test_domains"]),
-                trial=int(line["trial_seed"]),
-                draw=int(line["hparams_seed"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_line(self.plan_file, number, error) from error

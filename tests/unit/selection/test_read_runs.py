@@ -137,7 +137,9 @@ def test_record_with_a_missing_key_skips_its_run(tmp_path: Path, missing: str) -
     folder = write_run(tmp_path / "two", records)
     runs = read_runs([tmp_path])
     assert runs.frame["draw"].to_list() == [1, 1, 1]
-    assert runs.notes == (f"{folder} skipped: {folder / 'records.jsonl'}, line 2: missing key '{missing}'",)
+    assert runs.notes == (
+        f"{folder} skipped: {folder / 'records.jsonl'} is damaged at line 2: missing key '{missing}'; restore it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_record_of_the_wrong_type_skips_its_run(tmp_path: Path, wrong: dict[str,
     runs = read_runs([tmp_path])
     assert runs.frame["draw"].to_list() == [1, 1, 1]
     assert len(runs.notes) == 1
-    assert runs.notes[0].startswith(f"{folder} skipped: {folder / 'records.jsonl'}, line 3: ")
+    assert runs.notes[0].startswith(f"{folder} skipped: {folder / 'records.jsonl'} is damaged at line 3: ")
 
 
 def test_missing_path_is_an_error(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def line(dataset: str = "PACS", algorithm: str = "ERM", domains: int = 4, **chan
 
 def test_line_becomes_a_record() -> None:
     assert convert_domainbed(line()) == {
+        "schema": 1,
         "step": 300,
         "dataset": "pacs",
         "algorithm": "erm",
@@ -242,9 +243,9 @@ def test_restarted_run_counts_once(tmp_path: Path) -> None:
     [
         ({"args": {"dataset": "PACS"}}, "is damaged at line 2: missing key 'test_envs'"),
         ({"args": "none"}, "is damaged at line 2: "),
-        ({"step": "last"}, ", line 2: not a record: 'last' is not"),
-        ({"env1_in_acc": "high"}, ", line 2: not a record: could not convert"),
-        ({"env0_out_acc": "high"}, ", line 2: not a record"),
+        ({"step": "last"}, "is damaged at line 2: step: expected int, got str"),
+        ({"env1_in_acc": "high"}, "is damaged at line 2: accuracy.*.*: expected a number or null, got str"),
+        ({"env0_out_acc": "high"}, "is damaged at line 2: accuracy.*.*: expected a number or null, got str"),
     ],
 )
 def test_bad_line_skips_its_run(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
