@@ -65,7 +65,7 @@ def find_trained_runs(paths: Sequence[Path], file: str) -> list[TrainedRun]:
     if missing := len(folders) - len(ready):
         runs = "1 run" if missing == 1 else f"{missing} runs"
         warnings.warn(f"{runs} left out for lack of {file}", stacklevel=3)
-    trained = [TrainedRun(path, RunFolder(path).read_config()["config"]) for path in ready]
+    trained = [TrainedRun(path, RunFolder(path).read_config(to_open=True)["config"]) for path in ready]
     order = {name: number for number, name in enumerate(ALGORITHMS)}
     return sorted(trained, key=lambda run: order.get(run.settings["algorithm"], len(order)))
 

@@ -69,7 +69,7 @@ def find_run(run: str | Path, which: Which = "best", hub: str | Path | None = No
     folder = _find_hub_folder(hub)
     path = _download(model, which) if folder is None else _find_in_folder(model, folder)
     try:
-        RunFolder(path).read_config()
+        RunFolder(path).read_config(to_open=True)
     except DomainwiseError as error:
         raise DomainwiseError(f"{model} is not a domainwise model: {error}") from error
     if which in get_args(Which) and not RunFolder(path).has_weights(which):
@@ -101,7 +101,7 @@ def push_run(
     if model.revision is not None:
         raise DomainwiseError(f"a push goes to the main revision; expected owner/name, got {name!r}")
     source = RunFolder(run)
-    source.read_config()
+    source.read_config(to_open=True)
     if not source.is_done:
         raise DomainwiseError(f"the run in {source.path} is not finished; resume it first")
     for each in weights:

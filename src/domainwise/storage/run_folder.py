@@ -17,7 +17,7 @@ Torch is imported only by the methods that read or write tensors, so reports sta
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -138,8 +138,8 @@ class RunFolder:
             if difference := _find_difference(stored[part], config[part]):
                 name, old, new = difference
                 raise DomainwiseError(
-                    f"{self.path} contains a different run: {name} is {_abbreviate(old)} there and "
-                    f"{_abbreviate(new)} here; choose another --output, or delete that folder"
+                    f"{self.path} contains a different run: {name} is {_abbreviate(old, new)} there and "
+                    f"{_abbreviate(new, old)} here; choose another --output, or delete that folder"
                 )
         for folder in (self.path, self.perturbations):
             remove_partial_files(folder)
@@ -393,18 +393,26 @@ def _read_metadata(content: bytes) -> dict[str, str]:
     return dict(header.get("__metadata__", {}))
 
 
-def _find_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first name whose values differ, like `hparams.epsilon`, and both values."""
-    for name, value in wanted.items():
-        old = stored.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            if difference := _find_difference(old, {**dict.fromkeys(old), **value}):
-                return f"{name}.{difference[0]}", *difference[1:]
-        elif old != value:
-            return name, old, value
-    return None
+def _find_difference(stored: Any, wanted: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """Return the first place where values differ, like `hparams.epsilon` or `classes[3]`, and both values."""
+    pairs: Iterable[tuple[str, Any, Any]]
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        # A name that is not wanted is there from an older version, unless it is one of several in a setting.
+        names = wanted if not place else dict.fromkeys((*stored, *wanted))
+        pairs = [(f"{place}.{name}".lstrip("."), stored.get(name), wanted.get(name)) for name in names]
+    elif isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
+        pairs = [(f"{place}[{index}]", *pair) for index, pair in enumerate(zip(stored, wanted, strict=True))]
+    else:
+        return None if stored == wanted else (place, stored, wanted)
+    return next((each for pair in pairs if (each := _find_difference(pair[1], pair[2], pair[0]))), None)
 
 
-def _abbreviate(value: object, limit: int = 60) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+def _abbreviate(value: object, other: object, limit: int = 60) -> str:
+    """Return a value as JSON; of a long one, the part from where it begins to differ from the other."""
+    text, other_text = json.dumps(value), json.dumps(other)
+    if len(text) <= limit:
+        return text
+    pairs = enumerate(zip(text, other_text, strict=False))
+    start = max(0, next((index for index, (a, b) in pairs if a != b), len(other_text)) - limit // 4)
+    part = text[start : start + limit]
+    return ("..." if start else "") + part + ("..." if start + limit < len(text) else "")

@@ -204,7 +204,7 @@ class _SoupWriter:
         }
         folder = RunFolder(output)
         folder.create()
-        stored = model.folder.read_config()
+        stored = model.folder.read_config(to_open=True)
         identity = {**stored["config"], "hparams_seed": 0, "soup": label}
         folder.claim(identity, stored["data"])
         folder.done_file.unlink(missing_ok=True)  # an average of fewer runs may have been there
@@ -260,7 +260,7 @@ def _read_member(folder: RunFolder) -> Member:
     if not records:
         raise DomainwiseError(f"the run in {folder.path} has no records yet")
     # `max` returns the first of equals, as training does.
-    return Member(folder, folder.read_config()["config"], max(records, key=selection_score))
+    return Member(folder, folder.read_config(to_open=True)["config"], max(records, key=selection_score))
 
 
 def _check_shared_start(members: Sequence[Member]) -> None:

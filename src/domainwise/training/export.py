@@ -145,7 +145,7 @@ def export_model(
         _require_onnx()
     check_which(which)
     folder = RunFolder(find_run(run, which))
-    data = folder.read_config()["data"]
+    data = folder.read_config(to_open=True)["data"]
     channels, size = check_input_shape(data["input_shape"])
     model = load_model(folder.path, which, algorithm=algorithm, network=network).requires_grad_(False)
     classes = tuple(data["classes"])

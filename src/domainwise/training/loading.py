@@ -98,7 +98,7 @@ def make_refit_config(
     folder = RunFolder(run)
     if not folder.is_done:
         raise DomainwiseError(f"the run in {folder.path} is not finished; resume it first")
-    settings = folder.read_config()["config"]
+    settings = folder.read_config(to_open=True)["config"]
     if settings.get("soup") is not None:
         raise DomainwiseError(f"the run in {folder.path} is an average of runs; refit one of these")
     settings["dataset"] = _require_dataset(folder, settings, dataset)
@@ -196,7 +196,7 @@ def rebuild_algorithm(
 ) -> Algorithm:
     """Build the algorithm of a run with fresh weights; arguments as for `load_algorithm`."""
     folder = RunFolder(run)
-    stored = folder.read_config()
+    stored = folder.read_config(to_open=True)
     # The data itself is not needed, and may not be available.
     settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
     _replace_own_code(folder, settings, algorithm, network)
@@ -272,7 +272,7 @@ def open_run(
         datasets: where the dataset comes from; share one between consecutive calls to build their data once.
     """
     folder = RunFolder(path)
-    stored = folder.read_config()
+    stored = folder.read_config(to_open=True)
     settings = stored["config"]
     source = _require_dataset(folder, settings, dataset)
     seed = settings["trial_seed"]

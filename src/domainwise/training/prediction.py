@@ -64,7 +64,7 @@ def predict_images(
     """
     check_which(which)
     folder = find_run(run, which)
-    data = RunFolder(folder).read_config()["data"]
+    data = RunFolder(folder).read_config(to_open=True)["data"]
     channels, size = check_input_shape(data["input_shape"])
     torch_device = pick_device(device)
     model = load_model(folder, which, algorithm=algorithm, network=network).to(torch_device).eval()

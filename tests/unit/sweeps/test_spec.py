@@ -203,5 +203,5 @@ def test_attacked_holdout_measures_what_it_selects_by() -> None:
 def test_a_damaged_spec_is_an_error(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     folder.spec_file.write_text("datasets = [")
-    with pytest.raises(DomainwiseError, match=r"sweep\.toml could not be read"):
+    with pytest.raises(DomainwiseError, match=r"sweep\.toml is damaged: .*; restore it"):
         make_spec().claim(folder)
