@@ -35,11 +35,24 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "report-sweep": ("report", "@sweep", "--format", "json"),
     "report-domainbed": ("report", "@domainbed"),
     "report-html": ("report", "@sweep", "--format", "html", "--output", "@page.html"),
-    "report-unfinished": ("report", "@unfinished", "@run", "--unfinished", "--columns", "worst"),
+    "report-unfinished": ("report", "@unfinished", "@run", "--unfinished", "--column", "worst"),
     "status": ("sweep", "status", "@sweep"),
     "status-json": ("sweep", "status", "@sweep", "--json"),
     "resume-sweep": (
-        *("sweep", "--algorithm", "erm", "--algorithm", "mat", "--draws", "2", "--trials", "2", *TRAIN),
+        *(
+            "sweep",
+            "--dataset",
+            "silhouettes",
+            "--algorithm",
+            "erm",
+            "--algorithm",
+            "mat",
+            "--draws",
+            "2",
+            "--trials",
+            "2",
+            *TRAIN,
+        ),
         *("--seeding", "domainbed", "--dry-run", "-o", "@sweep"),
     ),
     "resume": ("train", "--algorithm", "mat", *TRAIN, "--threads", "1", "-o", "@unfinished"),
@@ -53,6 +66,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "average": ("average", "@shared", "-o", "@out"),
     "refit": ("refit", "@run", "-o", "@out"),
 }
+# They take seconds, because they draw figures.
+DRAWING = ("perturbations", "robustness", "against-epsilon", "report-html")
 
 
 @pytest.fixture(scope="module")
@@ -123,19 +138,24 @@ SETTINGS = settings(
 )
 
 
+def check_cases(domainwise: Cli, originals: Path, folder: Path, command: str, count: int) -> None:
+    @settings(SETTINGS, max_examples=count)
+    @given(seed=st.integers(0, 2**32 - 1))
+    def check(seed: int) -> None:
+        run_case(domainwise, originals, folder, command, seed)
+
+    check()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-@settings(SETTINGS, max_examples=12)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_damaged_folders(domainwise: Cli, originals: Path, tmp_path: Path, command: str, seed: int) -> None:
-    run_case(domainwise, originals, tmp_path / "case", command, seed)
+def test_damaged_folders(domainwise: Cli, originals: Path, tmp_path: Path, command: str) -> None:
+    check_cases(domainwise, originals, tmp_path / "case", command, 2 if command in DRAWING else 12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-@settings(SETTINGS, max_examples=250)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_many_damaged_folders(domainwise: Cli, originals: Path, tmp_path: Path, command: str, seed: int) -> None:
-    run_case(domainwise, originals, tmp_path / "case", command, seed)
+def test_many_damaged_folders(domainwise: Cli, originals: Path, tmp_path: Path, command: str) -> None:
+    check_cases(domainwise, originals, tmp_path / "case", command, 40 if command in DRAWING else 200)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
