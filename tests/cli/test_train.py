@@ -42,7 +42,8 @@ def test_a_run_leaves_a_complete_folder(domainwise: Cli, tmp_path: Path) -> None
     outcome = domainwise("train", *SMALL, "--algorithm", "mat", *hparams, "-o", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        *("config.json", "records.jsonl", "last.safetensors", "best.safetensors", "checkpoint.pt", "done", ".lock")
+        *("config.json", "records.jsonl", "last.safetensors", "best.safetensors", "method.safetensors", "done"),
+        ".lock",
     }
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [0, 3, 6]
@@ -200,12 +201,12 @@ def test_truncated_file_is_reported_and_nothing_is_lost(
     domainwise: Cli, tmp_path: Path, file: str, cut: int, message: str
 ) -> None:
     run = tmp_path / "run"
-    domainwise("train", *SMALL, "-o", run)
+    domainwise("train", *SMALL, "--keep", "all", "-o", run)
     (run / "done").unlink()
     content = (run / file).read_bytes()
     (run / file).write_bytes(content[:-cut])
     before = digest(run)
-    outcome = domainwise("train", *SMALL, "-o", run)
+    outcome = domainwise("train", *SMALL, "--keep", "all", "-o", run)
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -243,11 +244,11 @@ def test_done_run_without_its_last_record_is_not_complete(domainwise: Cli, tmp_p
 
 def test_incomplete_record_newer_than_the_checkpoint_is_harmless(domainwise: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    domainwise("train", *SMALL, "-o", run)
+    domainwise("train", *SMALL, "--keep", "all", "-o", run)
     whole = (run / "records.jsonl").read_text()
     (run / "done").unlink()
     (run / "records.jsonl").write_text(whole + whole[:50])
-    assert domainwise("train", *SMALL, "-o", run).code == 0
+    assert domainwise("train", *SMALL, "--keep", "all", "-o", run).code == 0
     assert (run / "done").exists()
     assert [record["step"] for record in RunFolder(run).read_records()] == [
         json.loads(line)["step"] for line in whole.splitlines()
@@ -256,11 +257,11 @@ def test_incomplete_record_newer_than_the_checkpoint_is_harmless(domainwise: Cli
 
 def test_records_missing_before_the_checkpoint_are_reported(domainwise: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    domainwise("train", *SMALL, "-o", run)
+    domainwise("train", *SMALL, "--keep", "all", "-o", run)
     (run / "done").unlink()
     lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
     (run / "records.jsonl").write_text("".join(lines[:1]))
-    outcome = domainwise("train", *SMALL, "-o", run)
+    outcome = domainwise("train", *SMALL, "--keep", "all", "-o", run)
     assert outcome.code == 2
     assert "has 1 records, but the checkpoint counts 3" in outcome.err
 

@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "report-sweep": ("report", "@sweep", "--format", "json"),
     "report-domainbed": ("report", "@domainbed"),
     "report-html": ("report", "@sweep", "--format", "html", "--output", "@page.html"),
-    "report-unfinished": ("report", "@unfinished", "@run", "--unfinished", "--column", "worst"),
+    "report-unfinished": ("report", "@unfinished", "--unfinished", "--column", "worst"),
     "status": ("sweep", "status", "@sweep"),
     "status-json": ("sweep", "status", "@sweep", "--json"),
     "resume-sweep": (
@@ -53,7 +53,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
             "2",
             *TRAIN,
         ),
-        *("--seeding", "domainbed", "--dry-run", "-o", "@sweep"),
     ),
     "resume": ("train", "--algorithm", "mat", *TRAIN, "--threads", "1", "-o", "@unfinished"),
     "explain": ("explain", "@run", "--images", "1", "-o", "@out.png"),

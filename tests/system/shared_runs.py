@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 8,
     "device": "cpu",
     "threads": 1,
+    "keep": "all",
 }
 # The run that is killed and resumed: everything random at once.
 LONG: dict[str, Any] = {

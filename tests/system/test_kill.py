@@ -16,7 +16,7 @@ Cli = Callable[..., Any]
 RUN = [
     *("train", "--algorithm", "mat", "-H", "weights=sample", "-H", "count=3", "--dropout", "0.1", "--threads", "1"),
     *("--dataset-option", "train_count=120", "--dataset-option", "test_count=40", "--dataset-option", "shifts=(0,8)"),
-    *("--steps", "180", "--record-every", "11", "--batch-size", "16", "--device", "cpu"),
+    *("--steps", "180", "--record-every", "11", "--batch-size", "16", "--device", "cpu", "--keep", "all"),
 ]
 
 

@@ -55,6 +55,7 @@ def train_run(images: Path, output: Path, should_stop: Callable[[], bool] = lamb
         "dropout": 0.1,
         "device": "cpu",
         "threads": 1,
+        "keep": "all",
         **changes,
     }
     train(RunConfig(dataset=str(images), output=output, **settings), should_stop=should_stop)

@@ -120,7 +120,7 @@ def test_a_killed_worker_is_replaced_and_its_run_resumes_from_copied_files(
     assert all(result is not None for result in results)
     assert read_records(tmp_path) == expected
     for run in tmp_path.iterdir():
-        names = {"best.safetensors", "checkpoint.pt", "config.json", "done", "last.safetensors", "records.jsonl"}
+        names = {"best.safetensors", "config.json", "done", "last.safetensors", "method.safetensors", "records.jsonl"}
         assert {file.name for file in run.iterdir()} == names
 
 

@@ -50,21 +50,23 @@ class TrainedRun:
     settings: dict[str, Any]
 
 
-def find_trained_runs(paths: Sequence[Path], file: str) -> list[TrainedRun]:
-    """Find the runs at or below `paths` that have `file`, such as `best.safetensors`, in the order of `ALGORITHMS`.
+def find_trained_runs(paths: Sequence[Path], *files: str) -> list[TrainedRun]:
+    """Find the runs at or below `paths` that have one of `files`, in the order of `ALGORITHMS`.
 
-    Runs without the file are left out with a warning.
+    Runs without are left out with a warning that names the first of them, such as `best.safetensors`.
 
     Raises:
-        DomainwiseError: If no run has it.
+        DomainwiseError: If no run has one.
     """
     folders = [run.path for run in discover(paths).runs if not run.is_domainbed]
-    ready = [folder for folder in folders if (folder / file).exists()]
+    ready = [folder for folder in folders if any((folder / file).exists() for file in files)]
     if not ready:
-        raise DomainwiseError(f"no run in {', '.join(map(str, paths))} has {file} yet; train until the first record")
+        raise DomainwiseError(
+            f"no run in {', '.join(map(str, paths))} has {files[0]} yet; train until the first record"
+        )
     if missing := len(folders) - len(ready):
         runs = "1 run" if missing == 1 else f"{missing} runs"
-        warnings.warn(f"{runs} left out for lack of {file}", stacklevel=3)
+        warnings.warn(f"{runs} left out for lack of {files[0]}", stacklevel=3)
     trained = [TrainedRun(path, RunFolder(path).read_config(to_open=True)["config"]) for path in ready]
     order = {name: number for number, name in enumerate(ALGORITHMS)}
     return sorted(trained, key=lambda run: order.get(run.settings["algorithm"], len(order)))
@@ -254,7 +256,7 @@ def summarize_perturbations(
     """
     torch_device = pick_device(device)
     own: _OwnCode = {"algorithm": algorithm, "network": network}
-    runs = find_trained_runs(paths, "checkpoint.pt")
+    runs = find_trained_runs(paths, "checkpoint.pt", "method.safetensors")
     perturbed = [run for run in runs if has_perturbation(load_algorithm(run.path, **own))]
     if not perturbed:
         methods = ", ".join(sorted({str(run.settings["algorithm"]) for run in runs}))

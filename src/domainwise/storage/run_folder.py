@@ -6,7 +6,8 @@
     last.safetensors     the network at the last record
     start.safetensors    the network before the first update, if it was asked for
     perturbations/       the perturbation at every record, if it was asked for
-    checkpoint.pt        everything training needs to resume; written last
+    checkpoint.pt        everything training needs to resume; written last. Removed from a finished run
+    method.safetensors   what the method itself has learned, such as a perturbation, once there is no checkpoint
     done                 the run is complete; the last step, if training ended before its number of steps
     failed.txt           why the run failed in a sweep
     stopped.json         when and why a race stopped the run early
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Which = Literal["best", "last", "start"]
+Keep = Literal["best", "last", "both", "all"]
 State = Literal["done", "stopped", "running", "failed", "unfinished", "pending"]
 
 # In the order that keeps a folder sound if copying it is cut off.
 _PORTABLE_FILES = (
     *("config.json", "records.jsonl", "start.safetensors", "best.safetensors", "last.safetensors"),
-    *("checkpoint.pt", "done"),
+    *("method.safetensors", "checkpoint.pt", "done"),
 )
 
 
@@ -83,6 +85,7 @@ class RunFolder:
         self.config_file = self.path / "config.json"
         self.records_file = self.path / "records.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
+        self.method_file = self.path / "method.safetensors"
         self.done_file = self.path / "done"
         self.failure_file = self.path / "failed.txt"
         self.stop_file = self.path / "stopped.json"
@@ -224,6 +227,22 @@ class RunFolder:
                 "train from the start"
             ) from error
         return checkpoint
+
+    def write_method_state(self, state: "Mapping[str, Tensor]") -> None:
+        """Keep what the method itself has learned, so that the checkpoint can be removed."""
+        _write_tensors(self.method_file, state)
+
+    def read_method_state(self) -> "dict[str, Tensor] | None":
+        """Return what `write_method_state` wrote, or None."""
+        return _read_tensors(self.method_file) if self.method_file.exists() else None
+
+    def prune(self, keep: Keep) -> None:
+        """Remove what is not to be kept of a finished run."""
+        if keep != "all" and self.method_file.exists():
+            self.checkpoint_file.unlink(missing_ok=True)
+        for which in ("best", "last"):
+            if keep in ("best", "last") and keep != which and self.has_weights(keep):
+                self.weights_file(which).unlink(missing_ok=True)
 
     def write_done(self, last_step: int | None = None) -> None:
         """Mark the run as complete.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.perturbations.radius import split_radius
 from domainwise.seeds import seed_hash
+from domainwise.storage.run_folder import Keep
 
 if TYPE_CHECKING:
     from domainwise.algorithms import Algorithm
@@ -187,6 +188,12 @@ class RunConfig:
         None, "Also log records to tensorboard, wandb or mlflow.", choices=LoggerName, is_identity=False
     )
     keep_perturbations: bool = setting(False, "Save the perturbation at every record.", is_identity=False)
+    keep: Keep = setting(
+        "both",
+        "Files of a finished run to keep: the `best` weights, the `last`, `both`, or `all` (also the checkpoint).",
+        choices=Keep,
+        is_identity=False,
+    )
     refit: str | Path | None = setting(
         None,
         "Run whose learning rates are repeated on all images of the training domains, holdouts included.",

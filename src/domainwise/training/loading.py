@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from domainwise.algorithms import Algorithm
 from domainwise.algorithms.sharpness import Sharpness
@@ -146,7 +146,10 @@ def _replace_own_code(
 def load_algorithm(
     run: str | Path, *, algorithm: AnyAlgorithm | None = None, network: AnyNetwork | None = None
 ) -> Algorithm:
-    """Load the algorithm of a run from its newest checkpoint, with its perturbation and optimizer, in eval mode.
+    """Load the algorithm of a run as it was at the end, with its perturbation, in eval mode.
+
+    Its optimizer is restored from a checkpoint, which finished runs have only with `keep="all"`. A run that kept only
+    its best weights has these.
 
     Args:
         algorithm, network: your own class or builder, or package.module:Name, if the run used one. A run folder may
@@ -155,11 +158,51 @@ def load_algorithm(
     """
     folder = RunFolder(run)
     restored = rebuild_algorithm(folder.path, algorithm, network)
-    checkpoint = folder.read_checkpoint()
-    if checkpoint is None:
+    checkpoint, method_state = folder.read_checkpoint(), folder.read_method_state()
+    if checkpoint is not None:
+        _load_state(restored, checkpoint.get("algorithm", {}), folder)
+    elif method_state is not None:
+        weights = folder.read_weights("last" if folder.has_weights("last") else "best")
+        network_state = {f"network.{name}": tensor for name, tensor in weights.items()}
+        _load_state(restored, {**network_state, **_complete_method_state(restored, method_state)}, folder)
+    else:
         raise DomainwiseError(f"the run in {folder.path} has no checkpoint yet")
-    _load_state(restored, checkpoint["algorithm"], folder)
     return restored.eval()
+
+
+_EXTRA = "_extra_state"
+
+
+def extract_method_state(state: Mapping[str, Any], *, with_network: bool) -> dict[str, Tensor]:
+    """Return the tensors and numbers in the state of an algorithm, without those of its optimizers.
+
+    Args:
+        with_network: include the network, because the run's weights are an average.
+    """
+    tensors = {}
+    for name, value in state.items():
+        if name.startswith("network.") and not with_network:
+            continue
+        parts = {f"{name}/{key}": part for key, part in value.items()} if name.endswith(_EXTRA) else {name: value}
+        for key, part in parts.items():
+            if isinstance(part, Tensor):
+                tensors[key] = part
+            elif isinstance(part, int | float):
+                tensors[key] = torch.tensor(part, dtype=torch.float64 if isinstance(part, float) else None)
+    return tensors
+
+
+def _complete_method_state(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the state that `extract_method_state` took apart, with the algorithm's own values for the rest."""
+    state = {name: dict(value) for name, value in algorithm.state_dict().items() if name.endswith(_EXTRA)}
+    for key, tensor in tensors.items():
+        name, _, part = key.partition("/")
+        if not part:
+            state[name] = tensor  # type: ignore[assignment]
+        elif part in state.get(name, {}):
+            is_number = isinstance(state[name][part], int | float)
+            state[name][part] = type(state[name][part])(tensor.item()) if is_number else tensor
+    return state
 
 
 def load_model(

@@ -32,7 +32,7 @@ from domainwise.training.device import (
 )
 from domainwise.training.distributed import join_process_group, sharding_caveats
 from domainwise.training.evaluation import evaluate, measure_holdout_loss
-from domainwise.training.loading import build_algorithm, describe_data, merge_holdouts
+from domainwise.training.loading import build_algorithm, describe_data, extract_method_state, merge_holdouts
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
 from domainwise.training.schedule import PlateauSchedule, read_factors
@@ -133,7 +133,10 @@ class Trainer:
                         self.on_record(record)
                     self._train(precision)
             with self.world.synchronize_errors():
-                return RunResult(self.folder.path, self.config, self._read_complete_records())
+                result = RunResult(self.folder.path, self.config, self._read_complete_records())
+                if self.world.is_main and self.folder.is_done:
+                    self._prune()
+                return result
 
     def _split(self) -> dict[str, Split]:
         batch_size, processes = self._setting("batch_size"), self.world.size
@@ -382,6 +385,13 @@ class Trainer:
         if self.world.is_main:
             # Without anything newer than the checkpoint, and without an incomplete line.
             self.folder.write_records(self.records)
+
+    def _prune(self) -> None:
+        """Remove what is not to be kept of a finished run, also of one that was killed before it did that itself."""
+        if self.config.keep != "all" and (checkpoint := self.folder.read_checkpoint()) is not None:
+            is_averaged = self.config.average is not None
+            self.folder.write_method_state(extract_method_state(checkpoint["algorithm"], with_network=is_averaged))
+        self.folder.prune(self.config.keep)
 
     def _read_complete_records(self) -> list[Record]:
         """Return the records of a run that its folder calls done, or of one that has paused."""

@@ -97,7 +97,8 @@ def test_training_resumes_from_the_checkpoint(run: Path) -> None:
     """An unfinished run of the first version ends with the weights and records that it would have had there."""
     (run / "done").unlink()
     before = {file.name: file.read_bytes() for file in run.glob("*.safetensors")}
-    result = train(RunConfig("silhouettes", "mat", device="cpu", output=run, hparams=HPARAMS, **SETTINGS))  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"device": "cpu", "output": run, "hparams": HPARAMS, "keep": "all", **SETTINGS}
+    result = train(RunConfig("silhouettes", "mat", **settings))
     assert len(result.records) == 3
     assert {file.name: file.read_bytes() for file in run.glob("*.safetensors")} == before
 

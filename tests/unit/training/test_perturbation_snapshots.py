@@ -38,6 +38,7 @@ def config(output: Path, algorithm: str = "mat", keep: bool = True, **hparams: A
         device="cpu",
         threads=1,
         keep_perturbations=keep,
+        keep="all",
     )
 
 

@@ -20,6 +20,7 @@ TINY: dict[str, Any] = {
     "dropout": 0.2,
     "device": "cpu",
     "threads": 1,
+    "keep": "all",
 }
 DATASETS = DatasetCache()
 
