@@ -87,13 +87,15 @@ class _Recorder:
 
     def restore(self) -> None:
         with self._lock:
+            ended: list[_Save] = []
             # Of views of the same memory, the first copy is the original.
             for key in reversed(self.saved):
                 save = self._saves[key]
                 save.attacks -= 1
                 if save.attacks == 0:
-                    del self._saves[key]
-                    save.restore()
+                    ended.append(self._saves.pop(key))
+            for save in ended:
+                save.restore()
 
     def _hold(self, owner: Any, save: Callable[[Any], Callable[[], object]]) -> None:
         key = id(owner)
@@ -104,8 +106,9 @@ class _Recorder:
 
 
 def save_buffer(buffer: Tensor) -> Callable[[], object]:
+    value = buffer.clone()
     # Through `data`, because a graph built before the attack still checks the versions of its buffers.
-    return partial(buffer.data.copy_, buffer.clone())
+    return lambda: buffer.data.copy_(value)
 
 
 def save_module(module: nn.Module) -> Callable[[], object]:

@@ -215,7 +215,9 @@ class TestCompiledModels:
         def step(x: Tensor) -> Tensor:
             return perturbation.attack(x, DOMAIN, lambda x: sample_losses(model, x))
 
-        with pytest.raises(RuntimeError, match=r"attack\(\) cannot be part of a full graph; compile the model"):
+        # Older versions of torch do not show the reason, only the line.
+        reason = r"attack\(\) cannot be part of a full graph; compile the model|torch.compiler.disable\(self._attack"
+        with pytest.raises(RuntimeError, match=reason):
             step(X)
 
     @pytest.mark.parametrize("kind", ONE_PASS)
