@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import torch
-from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -131,3 +131,13 @@ class HalfPrecision(Precision):
         return torch.autocast("cpu", torch.float16)
 
     train_step_context = forward_context
+
+
+class ScaledPrecision(MixedPrecision):
+    """Full precision with a scaled loss."""
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        super().__init__("16-mixed", "cpu", scaler)
+
+    def autocast_context_manager(self) -> Any:
+        return torch.autocast("cpu", enabled=False)

@@ -108,3 +108,39 @@ def test_error_for_a_batch_without_domains(
     )
     with pytest.raises(error, match=message):
         cases.fit(tmp_path, cases.Classifier(), callback, collate_fn=collate)
+
+
+@pytest.mark.parametrize("output", [tuple, dict])
+def test_error_for_a_module_that_returns_no_logits(cases: Any, output: type, tmp_path: Path) -> None:
+    class ReturnsMore(cases.Classifier):
+        def forward(self, x: Tensor) -> Any:
+            logits = self.network(x)
+            return {"logits": logits} if output is dict else (logits, x)
+
+    callback = cases.AdversarialTraining(cases.perturb())
+    with pytest.raises(TypeError, match=rf"needs the logits of module\(images\), got {output.__name__}; pass loss_fn="):
+        cases.fit(tmp_path, ReturnsMore(), callback)
+
+
+@pytest.mark.parametrize("perturbation", [None, MultiplePerturbation, 0.5])
+def test_error_for_something_else_than_a_perturbation(cases: Any, perturbation: Any) -> None:
+    with pytest.raises(TypeError, match=r"^perturbation must be a Perturbation, such as"):
+        cases.AdversarialTraining(perturbation)
+
+
+def test_one_pass_does_not_depend_on_the_scale_of_the_loss(cases: Any, tmp_path: Path) -> None:
+    class ScaledOnePass(cases.OnePass):
+        def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+            self.perturbation.ascend_(scaler=getattr(self.trainer.precision_plugin, "scaler", None))
+
+    states = []
+    for scale in (None, 1.0, 1024.0):
+        scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+        perturbation = UniversalPerturbation(
+            cases.SHAPE, num_domains=3, epsilon=9.0, ascent="gradient", generator=torch.Generator().manual_seed(0)
+        )
+        settings = {} if scale is None else {"plugins": [cases.ScaledPrecision(scaler)]}
+        cases.fit(tmp_path, ScaledOnePass(perturbation), **settings)
+        states.append(perturbation.deltas)
+    torch.testing.assert_close(states[1], states[0])
+    torch.testing.assert_close(states[2], states[0])

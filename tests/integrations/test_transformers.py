@@ -105,3 +105,62 @@ def test_error_for_training_data_without_domains(cases: Any, tmp_path: Path) -> 
     )
     with pytest.raises(ValueError, match=r"no 'domain', only .*remove_unused_columns=False"):
         trainer.train()
+
+
+@pytest.mark.parametrize("output", ["tuple", "dict"])
+def test_a_model_may_return_a_tuple_or_a_dict(cases: Any, output: str, tmp_path: Path) -> None:
+    class Other(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = cases.model()
+
+        def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> Any:
+            outputs = self.model(pixel_values=pixel_values, labels=labels)
+            return outputs.to_tuple() if output == "tuple" else dict(outputs)
+
+    plain = cases.train(tmp_path / "plain", max_steps=2)
+    trainer = cases.MATTrainer(
+        model=Other(),
+        args=cases.arguments(tmp_path / output, max_steps=2),
+        train_dataset=cases.Samples(),
+        perturbation=cases.perturb(),
+    )
+    trainer.train()
+    assert torch.equal(trainer.perturbation.deltas, plain.perturbation.deltas)
+
+
+def test_error_for_a_model_without_logits(cases: Any, tmp_path: Path) -> None:
+    trainer = cases.MATTrainer(
+        model=cases.model(), args=cases.arguments(tmp_path), train_dataset=cases.Samples(), perturbation=cases.perturb()
+    )
+    for inputs, output in (({"labels": None}, "Tensor"), ({"pixel_values": None}, "Tensor")):
+        with pytest.raises(
+            ValueError, match=rf"needs 'labels' in the batch.*'logits'.*{output}; override compute_sample"
+        ):
+            trainer.compute_sample_losses(lambda **_: torch.zeros(2), inputs)
+
+
+def test_error_for_images_under_another_name(cases: Any, tmp_path: Path) -> None:
+    trainer = cases.MATTrainer(
+        model=cases.model(),
+        args=cases.arguments(tmp_path),
+        train_dataset=cases.Samples(),
+        perturbation=cases.perturb(),
+        image_key="images",
+    )
+    with pytest.raises(ValueError, match=r"no 'images', only .*pixel_values.*; name its images with image_key="):
+        trainer.train()
+
+
+def test_error_for_a_checkpoint_without_a_perturbation(cases: Any, tmp_path: Path) -> None:
+    cases.train(tmp_path, max_steps=1, save_steps=1)
+    (tmp_path / "checkpoint-1" / "perturbation.pt").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint-1 has no perturbation.pt, so it was saved without this mixin"):
+        cases.train(tmp_path, resume=True)
+
+
+def test_error_for_something_else_than_a_perturbation(cases: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^perturbation must be a Perturbation, such as"):
+        cases.MATTrainer(
+            model=cases.model(), args=cases.arguments(tmp_path), train_dataset=cases.Samples(), perturbation=0.5
+        )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, WRAPPERS, ascend, attack, state_of
+from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, WRAPPERS, ascend, attack, attack_from_own_starts, state_of
 from warm_python import WarmPython
 
 SCRIPT = Path(__file__).with_name("attack_shard.py")
@@ -52,9 +52,13 @@ def test_an_attack_may_call_a_network_wrapped_for_distributed_training(name: str
 
 
 @pytest.mark.parametrize("one_pass", [False, True])
-def test_ranks_that_drew_different_starts_agree(one_pass: bool, ranks: list[dict[str, Any]]) -> None:
+def test_ranks_that_drew_different_starts_begin_with_that_of_the_first(
+    one_pass: bool, ranks: list[dict[str, Any]]
+) -> None:
     first, second = (rank[f"own starts {one_pass}"] for rank in ranks)
     assert torch.equal(first["deltas"], second["deltas"])
+    expected = attack_from_own_starts(0, slice(None), one_pass=one_pass)
+    torch.testing.assert_close(first["deltas"], expected["deltas"], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("counts", [(3, 3), (1, 4), (2, 0), (0, 0)])

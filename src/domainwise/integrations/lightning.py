@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from domainwise.integrations import check_perturbation
 from domainwise.perturbations import Perturbation
 
 try:
@@ -43,6 +44,7 @@ class AdversarialTraining(Callback):
         domain: int | str | None = 2,
         loss_fn: Callable[[LightningModule, Tensor, Any], Tensor] | None = None,
     ) -> None:
+        check_perturbation(perturbation)
         self.perturbation = perturbation
         self.steps = steps
         self.image = image
@@ -76,7 +78,13 @@ class AdversarialTraining(Callback):
         self.perturbation.load_state_dict(state_dict)
 
     def _cross_entropy(self, module: LightningModule, x: Tensor, batch: Any) -> Tensor:
-        return F.cross_entropy(module(x), self._pick(batch, self.label, "label"), reduction="none")
+        logits = module(x)
+        if not isinstance(logits, Tensor):
+            raise TypeError(
+                f"AdversarialTraining needs the logits of module(images), got {type(logits).__name__}; pass "
+                "loss_fn=lambda module, x, batch: ..., with one loss per sample"
+            )
+        return F.cross_entropy(logits, self._pick(batch, self.label, "label"), reduction="none")
 
     def _pick(self, batch: Any, key: int | str, name: str) -> Tensor:
         try:

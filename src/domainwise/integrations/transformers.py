@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from domainwise.errors import DomainwiseError
+from domainwise.integrations import check_perturbation
 from domainwise.perturbations import Perturbation
 from domainwise.storage.files import write_atomic
 
@@ -46,6 +48,7 @@ class AdversarialTrainingMixin:
         domain_key: str | None = "domain",
         **kwargs: Any,
     ) -> None:
+        check_perturbation(perturbation)
         super().__init__(*args, **kwargs)
         self.perturbation = perturbation
         self.attack_steps = attack_steps
@@ -59,8 +62,13 @@ class AdversarialTrainingMixin:
             is_path = not isinstance(resume_from_checkpoint, bool)
             folder = resume_from_checkpoint if is_path else get_last_checkpoint(self.args.output_dir)
             if folder is not None:  # otherwise the trainer has an error of its own
-                state = torch.load(Path(str(folder)) / _FILE, map_location="cpu", weights_only=True)
-                self.perturbation.load_state_dict(state)
+                file = Path(str(folder)) / _FILE
+                if not file.exists():
+                    raise DomainwiseError(
+                        f"checkpoint {folder} has no {_FILE}, so it was saved without this mixin; resume from another, "
+                        "or start from its weights"
+                    )
+                self.perturbation.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -71,6 +79,10 @@ class AdversarialTrainingMixin:
                 raise ValueError(
                     f"the batch has no {self.domain_key!r}, only {', '.join(inputs)}; give every training sample its "
                     "domain index, and set remove_unused_columns=False in TrainingArguments"
+                )
+            if self.image_key not in inputs:
+                raise ValueError(
+                    f"the batch has no {self.image_key!r}, only {', '.join(inputs)}; name its images with image_key="
                 )
             inputs[self.image_key] = self.perturbation.attack(
                 inputs[self.image_key],
@@ -83,7 +95,18 @@ class AdversarialTrainingMixin:
     def compute_sample_losses(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """Return the losses that the attack increases, one per sample, (b,). Override it for other models."""
         without_labels = {name: value for name, value in inputs.items() if name != "labels"}
-        return F.cross_entropy(model(**without_labels).logits, inputs["labels"], reduction="none")
+        outputs = model(**without_labels)
+        # Models of the library return an object, or a tuple if they are configured to; others often return a dict.
+        if isinstance(outputs, (tuple, list)) and outputs:
+            logits = outputs[0]
+        else:
+            logits = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", None)
+        if "labels" not in inputs or not isinstance(logits, Tensor):
+            raise ValueError(
+                f"AdversarialTrainingMixin needs 'labels' in the batch, which has {', '.join(inputs)}, and 'logits' "
+                f"from the model, which returns {type(outputs).__name__}; override compute_sample_losses for others"
+            )
+        return F.cross_entropy(logits, inputs["labels"], reduction="none")
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         # Models do not know the domain.

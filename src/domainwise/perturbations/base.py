@@ -3,22 +3,36 @@
 Subclasses say which tensors ascend, how these become one offset per sample, and how one step moves them.
 """
 
+import itertools
 import math
-import threading
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.nn.parallel import DistributedDataParallel
 
+from domainwise.perturbations.checks import (
+    check_bounds,
+    check_choice,
+    check_device,
+    check_finite,
+    check_generator,
+    check_gradient_scale,
+    check_gradients,
+    check_inputs,
+    check_integer,
+    check_losses,
+    check_nonnegative,
+    check_positive,
+    check_shape,
+    check_statistics,
+    expand_domain,
+)
 from domainwise.perturbations.distributed import broadcast_from_first_rank_, mean_over_ranks
+from domainwise.perturbations.network import leave_modules_unchanged
 from domainwise.perturbations.radius import parse_radius
 
 Norm = Literal["l2", "linf"]
@@ -75,27 +89,25 @@ class Perturbation(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        refuse_inference_mode("a perturbation")
         check_choice("norm", norm, Norm)
         check_choice("ascent", ascent, Ascent)
         check_choice("reduction", reduction, Reduction)
-        if num_domains < 1:
-            raise ValueError(f"num_domains must be at least 1, got {num_domains}")
-        if loss_cap is not None and not loss_cap > 0:
-            raise ValueError(f"loss_cap must be positive, got {loss_cap}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, got {warmup_steps}")
-        self.shape = tuple(shape)
-        self.num_domains = num_domains
-        self.warmup_steps = warmup_steps
+        check_generator(generator)
+        self.shape = check_shape(shape)
+        self.num_domains = check_integer("num_domains", num_domains, minimum=1)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, minimum=0)
         self.updates = 0
         self.norm: Norm = norm
         self.ascent: Ascent = ascent
-        self.loss_cap = loss_cap
+        self.loss_cap = None if loss_cap is None else check_positive("loss_cap", loss_cap)
         self.reduction: Reduction = reduction
         self.generator = generator
         self._epsilon = parse_radius(epsilon, self.shape, norm)
         self._step_size = None if step_size is None else check_nonnegative("step_size", step_size)
-        self.space = ImageSpace(bounds, mean, std)
+        self.space = ImageSpace(check_bounds(bounds, self.shape), check_statistics(mean, std, self.shape))
+        # Calls whose inputs are compared with the bounds; each comparison waits for the device.
+        self._remaining_checks = 3
         self._leaves: tuple[Tensor, ...] = ()
         self._is_synchronized = False
 
@@ -145,22 +157,38 @@ class Perturbation(nn.Module, ABC):
             loss_fn: Maps a perturbed batch to one loss per sample, (b,); use `reduction="none"`.
             steps: Number of ascent steps.
         """
-        if steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
-        domain = self._expand_domain(x, domain)
+        if torch.compiler.is_compiling():
+            # The code around an attack can be compiled, and so can the model inside; the search for it cannot.
+            reason = "attack() cannot be part of a full graph; compile the model that it calls instead"
+            x_adv: Tensor = torch.compiler.disable(self._attack, reason=reason)(x, domain, loss_fn, steps)
+            return x_adv
+        return self._attack(x, domain, loss_fn, steps)
+
+    def _attack(
+        self, x: Tensor, domain: Tensor | int | None, loss_fn: Callable[[Tensor], Tensor], steps: int
+    ) -> Tensor:
+        refuse_inference_mode("attack()")
+        steps = check_integer("steps", steps, minimum=0)
+        if not callable(loss_fn):
+            raise TypeError(
+                f"loss_fn must be a function of a batch, such as lambda x: F.cross_entropy(model(x), y, "
+                f'reduction="none"), got {type(loss_fn).__name__}'
+            )
+        domain = self._check_batch(x, domain)
+        # Outside of inference mode, a copy of what was created there can be differentiated.
+        x, domain = (each.clone() if each.is_inference() else each.detach() for each in (x, domain))
         weights = self._loss_weights(domain, x.dtype)
-        x = x.detach()
         self._synchronize_()
         kept, fresh = self._start(x, domain)
         num_kept = len(kept)
         variables = (*kept, *fresh)
-        with leave_modules_unchanged(loss_fn), torch.enable_grad():
+        with leave_modules_unchanged(loss_fn, Perturbation), torch.enable_grad():
             for _ in range(steps):
                 losses = loss_fn(self._perturb(x, domain, variables, clip=self.clips_in_attack))
                 check_losses(losses, len(x))
                 if self.loss_cap is not None:
                     losses = losses.clamp(max=self.loss_cap)
-                gradients = torch.autograd.grad((losses * weights).sum(), variables)
+                gradients = check_gradients(torch.autograd.grad((losses * weights).sum(), variables, allow_unused=True))
                 # As in `_perturb`: products in half precision would leave the ball and the rank.
                 with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
                     gradients = (*mean_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
@@ -178,7 +206,7 @@ class Perturbation(nn.Module, ABC):
             domain: As for `attack`.
         """
         self._require_kept("perturbation(x)")
-        return self._perturb(x, self._expand_domain(x, domain), self._track_parameters())
+        return self._perturb(x, self._check_batch(x, domain), self._track_parameters())
 
     def delta(self) -> Tensor:
         """Return the perturbation of each domain, (num_domains, *shape), inside the ball."""
@@ -188,7 +216,7 @@ class Perturbation(nn.Module, ABC):
             return self._offset(torch.arange(self.num_domains, device=device), tuple(self.parameters()))
 
     @torch.no_grad()
-    def ascend_(self, gradient_scale: Tensor | None = None) -> None:
+    def ascend_(self, gradient_scale: Tensor | None = None, scaler: torch.amp.GradScaler | None = None) -> None:
         """Take one projected ascent step along the gradients that `backward` left, then clear them.
 
         For one-pass training: call it after `loss.backward()`, or after several to accumulate their gradients. Domains
@@ -198,8 +226,14 @@ class Perturbation(nn.Module, ABC):
             gradient_scale: One factor per domain, (num_domains,). The gradient of a batch mean contains each domain's
                 own mean times its share of the batch; the inverse shares undo that. It only matters if steps are not
                 normalized.
+            scaler: The scaler of the loss in mixed precision, before its `update()`: gradients contain its scale, which
+                would otherwise be a part of steps that are not normalized.
         """
         self._require_kept("ascend_()")
+        if gradient_scale is not None:
+            check_gradient_scale(gradient_scale, self.num_domains)
+        if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {type(scaler).__name__}")
         if all(leaf.grad is None for leaf in self._leaves):
             raise RuntimeError(
                 "ascend_() found no gradients; call backward() on a loss of perturbation(x, domain) first"
@@ -207,7 +241,11 @@ class Perturbation(nn.Module, ABC):
         self._synchronize_()
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves]
         if gradient_scale is not None:
-            gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
+            gradients = [g * gradient_scale.to(g).reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
+        if scaler is not None:
+            # Unlike `get_scale`, this does not wait for the device.
+            scale = scaler.scale(torch.ones((), device=gradients[0].device))
+            gradients = [gradient / scale for gradient in gradients]
         with torch.autocast(gradients[0].device.type, enabled=False):
             self._ascend(tuple(self.parameters()), mean_over_ranks(gradients), None)
         self.updates += 1
@@ -220,11 +258,19 @@ class Perturbation(nn.Module, ABC):
             "generator": None if self.generator is None else self.generator.get_state(),
         }
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self._epsilon = float(state["epsilon"])
-        self.updates = int(state.get("updates", 0))  # absent from checkpoints without a warm-up
-        if self.generator is not None and state["generator"] is not None:
-            self.generator.set_state(state["generator"].cpu())
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        self._epsilon, self.updates, generator_state = parse_extra_state(state, self.generator)
+        if self.generator is not None and generator_state is not None:
+            self.generator.set_state(generator_state)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        # Before anything changes: torch copies the parameters first.
+        if (key := prefix + "_extra_state") in state_dict:
+            parse_extra_state(state_dict[key], self.generator)
+        for name, _ in itertools.chain(self.named_parameters(), self.named_buffers()):
+            if isinstance(tensor := state_dict.get(prefix + name), Tensor):
+                check_finite(name, tensor)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return (
@@ -244,6 +290,7 @@ class Perturbation(nn.Module, ABC):
         # The memory of a parameter changes when it moves to another device or is assigned.
         pairs = zip(self._leaves, parameters, strict=False)
         if not self._leaves or not all(each.device == own.device and each.is_set_to(own) for each, own in pairs):
+            self._synchronize_()
             self._leaves = tuple(as_leaf(parameter) for parameter in parameters)
         return self._leaves
 
@@ -279,28 +326,30 @@ class Perturbation(nn.Module, ABC):
             return torch.ones_like(domain, dtype=dtype)
         return F.one_hot(domain, self.num_domains).sum(0).to(dtype).reciprocal()[domain]
 
-    def _expand_domain(self, x: Tensor, domain: Tensor | int | None) -> Tensor:
-        """Return one validated domain index per sample."""
-        if tuple(x.shape[1:]) != self.shape:
-            raise ValueError(f"expected inputs of shape {self.shape}, got {tuple(x.shape[1:])}")
-        if domain is None:
-            if self.num_domains > 1:
-                raise ValueError(
-                    f"domain=None is ambiguous with {self.num_domains} domains; pass the domain of each sample"
-                )
-            domain = 0
-        if isinstance(domain, int):
-            domain = torch.full((len(x),), domain)
-        elif domain.shape != (len(x),) or domain.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"domain must have one integer per sample, shape ({len(x)},), got {tuple(domain.shape)} {domain.dtype}"
+    def _check_batch(self, x: Tensor, domain: Tensor | int | None) -> Tensor:
+        """Check both arguments, and return one domain index per sample."""
+        check_inputs(x, self.shape)
+        check_device(x, itertools.chain(self.parameters(), self.buffers()))
+        indices = expand_domain(domain, len(x), self.num_domains, x.device)
+        if self._remaining_checks and not torch.compiler.is_compiling():
+            self._remaining_checks -= 1
+            self._warn_of_clipping(x.detach())
+        return indices
+
+    def _warn_of_clipping(self, x: Tensor) -> None:
+        """Warn once of inputs that the bounds change, which would ruin every batch."""
+        image = self.space.to_image(x)
+        # More than rounding, also in half precision.
+        if x.numel() and (self.space.clip(image) - image).abs().amax() > 0.01:
+            self._remaining_checks = 0
+            is_number = isinstance(self.space.low, float)
+            bounds = f"[{self.space.low:g}, {self.space.high:g}]" if is_number else "its bounds"
+            warnings.warn(
+                f"x has values from {image.amin():g} to {image.amax():g}; those outside {bounds} are clipped. Pass "
+                "images in [0, 1] (such as x / 255), the mean= and std= that they were normalized with, or the bounds= "
+                "of their values",
+                stacklevel=5,
             )
-        # On an accelerator this check would wait for the device at every step; indexing fails there anyway.
-        if domain.device.type == "cpu" and domain.numel():
-            low, high = (int(value) for value in domain.aminmax())
-            if low < 0 or high >= self.num_domains:
-                raise ValueError(f"domain must be between 0 and {self.num_domains - 1}, got {low} to {high}")
-        return domain.to(x.device, torch.int64)
 
     def _require_kept(self, use: str) -> None:
         if not self.is_kept:
@@ -403,8 +452,9 @@ class ImageSpace(nn.Module):
     """The map between (possibly normalized) inputs and images, and the range that images are clipped to.
 
     Args:
-        bounds: Range of the images, given as numbers or as tensors that broadcast to one image. None disables clipping.
-        mean, std: Per-channel statistics that the inputs were normalized with. None if the inputs are images.
+        bounds: Range of the images, two numbers or two tensors that broadcast to one image. None disables clipping.
+        statistics: Mean and standard deviation that the inputs were normalized with, two tensors that broadcast to one
+            image. None if the inputs are images.
     """
 
     low: Bound
@@ -414,27 +464,22 @@ class ImageSpace(nn.Module):
 
     def __init__(
         self,
-        bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        bounds: tuple[float, float] | tuple[Tensor, Tensor] | None = (0.0, 1.0),
+        statistics: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if (mean is None) != (std is None):
-            raise ValueError("pass mean and std together, or neither")
         self.is_bounded = bounds is not None
         # Whether gradients pass through clipping: those at the clipped image then reach every value, as in PGD.
         self.passes_gradients = False
-        self.is_normalized = mean is not None
-        # Numbers stay numbers, which are much faster to clip to, but both bounds must be of the same kind.
-        has_tensor = any(isinstance(bound, Tensor) for bound in bounds or ())
+        self.is_normalized = statistics is not None
+        # Numbers stay numbers, which are much faster to clip to.
         for name, bound in zip(("low", "high"), bounds or (), strict=False):
-            if has_tensor:
-                self.register_buffer(name, torch.as_tensor(bound, dtype=torch.get_default_dtype()), persistent=False)
+            if isinstance(bound, Tensor):
+                self.register_buffer(name, bound, persistent=False)
             else:
                 setattr(self, name, bound)
-        for name, values in (("mean", mean), ("std", std)):
-            if values is not None:
-                self.register_buffer(name, torch.tensor(list(values)).reshape(-1, 1, 1), persistent=False)
+        for name, values in zip(("mean", "std"), statistics or (), strict=False):
+            self.register_buffer(name, values, persistent=False)
 
     def to_image(self, x: Tensor) -> Tensor:
         return x * self.std + self.mean if self.is_normalized else x
@@ -455,113 +500,27 @@ def as_leaf(parameter: Tensor) -> Tensor:
     return parameter.detach().requires_grad_()
 
 
-@contextmanager
-def leave_modules_unchanged(loss_fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Restore the buffers of all modules that `loss_fn` calls inside, and keep DDP from expecting weight gradients.
+def refuse_inference_mode(subject: str) -> None:
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{subject} needs gradients, which torch.inference_mode() disables for good; use torch.no_grad() "
+            "instead (in Lightning: Trainer(inference_mode=False))"
+        )
 
-    `attack` sees the network only through a loss function, so it does not know the modules. A hook therefore records
-    each module when it is first called, in this thread only, before its buffers can change. Compiled code would be
-    compiled anew around such a hook, so compiled modules are looked up in the loss function instead.
-    """
-    thread = threading.get_ident()
-    seen: set[nn.Module] = set()
-    saved: list[tuple[nn.Module, str, Tensor, Tensor]] = []
-    wrappers: list[tuple[DistributedDataParallel, bool]] = []
 
-    def record(module: nn.Module) -> None:
-        if module in seen:
-            return
-        seen.add(module)
-        if isinstance(module, Perturbation):  # a part of the network that the attack moves
-            return
-        if isinstance(module, DistributedDataParallel):
-            wrappers.append((module, module._use_python_reducer))
-            # Then it only calls the network: there are no weight gradients to reduce, and no buffers to share.
-            module._use_python_reducer = True
-        named = module.named_buffers(recurse=False)
-        saved.extend((module, name, buffer, buffer.clone()) for name, buffer in named)
-        for child in module.children():
-            record(child)
-
-    def record_called(module: nn.Module, _: object) -> None:
-        if not torch.compiler.is_compiling() and threading.get_ident() == thread:
-            record(module)
-
-    modules, is_compiled = find_modules(loss_fn)
-    handle = None if is_compiled else register_module_forward_pre_hook(record_called)
+def parse_extra_state(state: Any, generator: torch.Generator | None) -> tuple[float, int, Tensor | None]:
+    """Return the radius, the number of updates and the generator's state of what `get_extra_state` returned."""
+    if not isinstance(state, Mapping) or "epsilon" not in state:
+        raise ValueError(f"the state_dict of a perturbation must have its epsilon in _extra_state, got {state!r}")
+    epsilon = parse_radius(state["epsilon"], shape=())  # a saved radius has no unit
+    updates = check_integer("updates", state.get("updates", 0), minimum=0)  # absent from checkpoints without a warm-up
+    generator_state = state.get("generator")
+    if generator is None or generator_state is None:
+        return epsilon, updates, None
     try:
-        for module in modules if is_compiled else ():
-            record(module)
-        yield
-    finally:
-        if handle is not None:
-            handle.remove()
-        for wrapper, was_bypassed in wrappers:
-            wrapper._use_python_reducer = was_bypassed
-        # If several modules share a buffer, its first copy is the original, so it is restored last. Restored through
-        # `data`, because a graph built before the attack still checks the versions of the buffers it used.
-        for module, name, buffer, value in reversed(saved):
-            buffer.data.copy_(value)
-            module._buffers[name] = buffer
-
-
-def find_modules(function: Callable[..., Any], depth: int = 6) -> tuple[list[nn.Module], bool]:
-    """Return the modules that a function refers to, and whether it, or one of them, is compiled.
-
-    Looks at its closure, the globals that it names, its bound arguments and the attributes of its object, and does the
-    same with the functions that it finds there, up to `depth` times.
-    """
-    modules: dict[nn.Module, None] = {}
-    is_compiled = False
-    visited: set[int] = set()
-    values: list[Any] = [function]
-    for _ in range(depth):
-        found: list[Any] = []
-        for value in values:
-            if id(value) in visited:
-                continue
-            visited.add(id(value))
-            if isinstance(value, nn.Module):
-                modules[value] = None
-                parts = value.modules()
-                is_compiled |= any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in parts)
-            elif isinstance(value, partial):
-                found += [value.func, *value.args, *value.keywords.values()]
-            elif isinstance(value, MethodType):
-                found += [value.__self__, value.__func__]
-            elif isinstance(value, FunctionType):
-                own = vars(value)
-                if "_torchdynamo_orig_callable" in own:
-                    is_compiled |= not own.get("_torchdynamo_disable", False)
-                    found.append(own["_torchdynamo_orig_callable"])
-                for cell in value.__closure__ or ():
-                    with suppress(ValueError):  # a variable that has no value yet
-                        found.append(cell.cell_contents)
-                found += [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-            elif not isinstance(value, (type, ModuleType)):
-                attributes = getattr(value, "__dict__", {}).values()
-                found += [
-                    each for each in attributes if isinstance(each, (nn.Module, partial, MethodType, FunctionType))
-                ]
-        values = found
-    return list(modules), is_compiled
-
-
-def check_losses(losses: Any, count: int) -> None:
-    """Raise an error unless these are the losses of `count` samples."""
-    expected = f"loss_fn must return one loss per sample, shape ({count},)"
-    if not isinstance(losses, Tensor):
-        raise TypeError(f"{expected}, got {type(losses).__name__}; compute it from the model's logits")
-    if losses.shape != (count,):
-        raise ValueError(f'{expected}, got {tuple(losses.shape)}; use reduction="none"')
-
-
-def check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}")
-
-
-def check_nonnegative(name: str, value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-    return value
+        generator_state = generator_state.cpu()
+        torch.Generator(generator.device).set_state(generator_state)
+    except (AttributeError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"generator in the state_dict must be the state of a torch.Generator: {reason}") from None
+    return epsilon, updates, generator_state

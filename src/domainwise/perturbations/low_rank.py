@@ -13,12 +13,12 @@ from domainwise.perturbations.base import (
     Norm,
     Perturbation,
     Reduction,
-    check_choice,
     compute_direction,
     draw_noise,
     gather_per_sample,
     scale_into_ball,
 )
+from domainwise.perturbations.checks import check_choice, check_integer
 
 Solver = Literal["projected", "factors"]
 
@@ -71,13 +71,12 @@ class LowRankPerturbation(Perturbation):
             generator=generator,
         )
         check_choice("solver", solver, Solver)
-        check_rank(rank, self.shape)
-        self.rank = rank
+        self.rank = check_rank(rank, self.shape)
         self.solver: Solver = solver
         channels, height, width = self.shape
         like = torch.empty(0)
-        left = draw_noise("normal", (num_domains, channels, height, rank), like=like, generator=generator)
-        right = draw_noise("normal", (num_domains, channels, rank, width), like=like, generator=generator)
+        left = draw_noise("normal", (self.num_domains, channels, height, self.rank), like=like, generator=generator)
+        right = draw_noise("normal", (self.num_domains, channels, self.rank, width), like=like, generator=generator)
         if solver == "factors":
             self.left = nn.Parameter(left, requires_grad=False)
             self.right = nn.Parameter(right, requires_grad=False)
@@ -133,11 +132,11 @@ def leading_singular_vectors(rows: Tensor, count: int) -> Tensor:
     return vectors.flip(-1).to(rows)
 
 
-def check_rank(rank: int, shape: Sequence[int]) -> None:
+def check_rank(rank: int, shape: Sequence[int]) -> int:
     if len(shape) != 3:
-        raise ValueError(f"a low-rank perturbation needs shape (channels, height, width), got {tuple(shape)}")
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
+        raise ValueError(f"shape must be (channels, height, width) for a low-rank perturbation, got {tuple(shape)}")
+    rank = check_integer("rank", rank, minimum=1)
     _, height, width = shape
     if rank > min(height, width):
         warnings.warn(f"rank {rank} exceeds the image size {height} x {width} and has no effect", stacklevel=3)
+    return rank

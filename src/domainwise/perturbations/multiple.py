@@ -16,8 +16,6 @@ from domainwise.perturbations.base import (
     Perturbation,
     Reduction,
     as_leaf,
-    check_choice,
-    check_nonnegative,
     compute_direction,
     draw_gaussian_start,
     draw_noise,
@@ -26,6 +24,7 @@ from domainwise.perturbations.base import (
     scale_into_ball,
     step_and_project,
 )
+from domainwise.perturbations.checks import check_choice, check_integer, check_nonnegative, check_positive, to_number
 from domainwise.perturbations.distributed import gather_over_ranks
 from domainwise.perturbations.low_rank import leading_singular_vectors
 
@@ -108,22 +107,18 @@ class MultiplePerturbation(Perturbation):
         )
         check_choice("weights", weights, Weights)
         check_choice("normalized_over", normalized_over, NormalizedOver)
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
-        if not 0 <= memory <= 1:
-            raise ValueError(f"memory must be between 0 and 1, got {memory}")
+        if not 0 <= to_number(memory) <= 1:
+            raise ValueError(f"memory must be between 0 and 1, got {memory!r}")
         if weights == "subspace" and ascent == "sign":
             raise ValueError("weights='subspace' does not support ascent='sign', which leaves the subspace")
-        self.count = count
+        self.count = check_integer("count", count, minimum=1)
         self.weight_step_size = check_nonnegative("weight_step_size", weight_step_size)
-        self.temperature = temperature
-        self.memory = memory
+        self.temperature = check_positive("temperature", temperature)
+        self.memory = to_number(memory)
         self.weights: Weights = weights
         self.normalized_over: NormalizedOver = normalized_over
         deltas = draw_gaussian_start(
-            (num_domains, count, *self.shape), start, self.radius, norm, batch_dims=2, generator=generator
+            (self.num_domains, self.count, *self.shape), start, self.radius, norm, batch_dims=2, generator=generator
         )
         if weights == "subspace":
             # The leading gradient directions, each as long as its singular value; none are known yet.
@@ -133,9 +128,9 @@ class MultiplePerturbation(Perturbation):
         else:
             self.deltas = nn.Parameter(deltas, requires_grad=False)
         if weights == "assigned":
-            self.register_buffer("idle", torch.zeros(num_domains, count, dtype=torch.int64))
+            self.register_buffer("idle", torch.zeros(self.num_domains, self.count, dtype=torch.int64))
         if weights == "domain":
-            logits = draw_noise("normal", (num_domains, count), like=self.deltas, generator=generator)
+            logits = draw_noise("normal", (self.num_domains, self.count), like=self.deltas, generator=generator)
             self.logits = nn.Parameter(logits, requires_grad=False)
 
     @property

@@ -16,7 +16,7 @@ def split_radius(value: float | str, name: str = "epsilon") -> tuple[float, str]
     match = _RADIUS.fullmatch(value) if isinstance(value, str) else None
     try:
         number = float(match[1]) / float(match[2] or 1) if match else float(value)
-    except (TypeError, ValueError, ZeroDivisionError):
+    except (TypeError, ValueError, ArithmeticError, RuntimeError):  # RuntimeError: a tensor of several values
         number = math.nan
     if isinstance(value, bool) or not 0 <= number < math.inf:
         raise ValueError(f"{name} must be a number of at least 0, such as 0.5 or '2/255 rms', got {value!r}")

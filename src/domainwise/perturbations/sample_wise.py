@@ -12,13 +12,13 @@ from domainwise.perturbations.base import (
     Norm,
     Perturbation,
     Reduction,
-    check_choice,
     compute_direction,
     compute_norm,
     draw_in_ball,
     draw_noise,
     project,
 )
+from domainwise.perturbations.checks import check_choice
 from domainwise.perturbations.low_rank import check_rank, truncate_rank
 
 SampleStart = Literal["random", "zero", "cube"]
@@ -81,9 +81,8 @@ class SampleWisePerturbation(Perturbation):
         check_choice("over", over, Over)
         self.start: SampleStart = start
         self.over: Over = over
-        self.rank = rank
-        if rank is not None:
-            check_rank(rank, self.shape)
+        self.rank = None if rank is None else check_rank(rank, self.shape)
+        if self.rank is not None:
             # Clipping an offset would change its rank, so the image is clipped instead.
             self.clips_in_attack = True
             self.space.passes_gradients = True

@@ -64,7 +64,7 @@ class UniversalPerturbation(Perturbation):
             generator=generator,
         )
         deltas = draw_gaussian_start(
-            (num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
+            (self.num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
         )
         self.deltas = nn.Parameter(deltas, requires_grad=False)
 

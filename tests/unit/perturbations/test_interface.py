@@ -93,6 +93,7 @@ class TestSignatures:
             assert perturbation.space.std.flatten().tolist() == pytest.approx([0.3, 0.4])
 
 
+@pytest.mark.filterwarnings("ignore:x has values from")
 class TestBounds:
     @pytest.mark.parametrize("kind", KINDS)
     def test_none_disables_clipping(self, kind: str) -> None:
@@ -175,6 +176,67 @@ class TestNormalizedInputs:
     def test_error_for_mean_without_std(self, given: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="pass mean and std together"):
             build("universal", **given)
+
+
+class TestInputsOutsideTheBounds:
+    normalized = {"mean": [0.4, 0.4], "std": [0.2, 0.2]}
+
+    @pytest.mark.parametrize("use", ["attack", "forward"])
+    @pytest.mark.parametrize(
+        ("x", "span"),
+        [(255 * images(4), r"0\.3\d* to 254"), (4 * images(4) - 2, r"-1\.9\d* to 1\.9")],
+        ids=["255", "std"],
+    )
+    def test_they_warn_once(self, x: Tensor, span: str, use: str) -> None:
+        perturbation = build("universal")
+
+        def call() -> None:
+            perturbation.attack(x, None, linear_loss(x)) if use == "attack" else perturbation(x)
+
+        with pytest.warns(
+            UserWarning, match=rf"x has values from {span}.*outside \[0, 1\] are clipped.*x / 255.*mean="
+        ):
+            call()
+        call()
+
+    def test_only_the_first_calls_are_checked(self) -> None:
+        perturbation = build("universal")
+        for _ in range(3):
+            perturbation(images(2))
+        perturbation(255 * images(2))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_every_kind_warns(self, kind: str) -> None:
+        with pytest.warns(UserWarning, match="x has values from"):
+            build(kind).attack(255 * images(2), None, linear_loss(images(2)))
+
+    @pytest.mark.parametrize(
+        ("given", "x"),
+        [
+            ({}, images(2)),
+            ({}, images(2) * 1.002),
+            ({"bounds": None}, 255 * images(2)),
+            ({"bounds": (0, 255)}, 255 * images(2)),
+            ({"bounds": (0.0, float("inf"))}, 255 * images(2)),
+            (normalized, (images(2) - 0.4) / 0.2),
+            (normalized, ((images(2) - 0.4) / 0.2).bfloat16()),
+            ({}, torch.zeros(0, *SHAPE)),
+        ],
+        ids=["images", "rounding", "none", "255", "half open", "normalized", "half precision", "empty"],
+    )
+    def test_others_do_not(self, given: dict[str, Any], x: Tensor) -> None:
+        build("universal", **given)(x)
+
+    def test_bounds_per_channel(self) -> None:
+        bounds = (torch.zeros(2, 1, 1), torch.tensor([1.0, 2.0]).reshape(2, 1, 1))
+        x = images(2) * torch.tensor([1.0, 2.0]).reshape(2, 1, 1)
+        build("universal", bounds=bounds)(x)
+        with pytest.warns(UserWarning, match="outside its bounds are clipped"):
+            build("universal", bounds=bounds)(x.flip(1))
+
+    def test_error_for_another_device(self) -> None:
+        with pytest.raises(ValueError, match=r"x must be on the device of the perturbation, cpu, got meta; move it"):
+            build("universal")(images(2).to("meta"))
 
 
 class TestInnerLoss:
@@ -289,7 +351,7 @@ class TestDomains:
 class TestErrors:
     @pytest.mark.parametrize("kind", KINDS)
     def test_inputs_of_another_shape(self, kind: str) -> None:
-        with pytest.raises(ValueError, match=r"expected inputs of shape \(2, 5, 4\), got \(5, 4\)"):
+        with pytest.raises(ValueError, match=r"x must be a float tensor of shape \(b, 2, 5, 4\), got \(2, 5, 4\)"):
             build(kind).attack(images(2)[:, 0], None, lambda x: x.flatten(1).sum(1))
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -357,9 +419,9 @@ class TestErrors:
             (
                 SampleWisePerturbation,
                 {"shape": (5, 4), "rank": 2},
-                r"needs shape \(channels, height, width\), got \(5, 4\)",
+                r"shape must be \(channels, height, width\) for .*, got \(5, 4\)",
             ),
-            (LowRankPerturbation, {"shape": (5, 4)}, r"needs shape \(channels, height, width\), got \(5, 4\)"),
+            (LowRankPerturbation, {"shape": (5, 4)}, r"shape must be \(channels, height, width\) for .*, got \(5, 4\)"),
         ],
         ids=str,
     )

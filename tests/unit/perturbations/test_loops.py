@@ -12,7 +12,7 @@ from perturbation_kinds import KEPT, ONE_PASS, SHAPE, build, state_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.perturbations.base import find_modules
+from domainwise.perturbations.network import find_modules
 
 X = torch.rand(6, *SHAPE, generator=torch.Generator().manual_seed(1))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -169,6 +169,76 @@ class TestCompiledModels:
         # versions of torch compile no containers in place.)
         assert graphs <= 1 + is_called_first
 
+    @pytest.mark.parametrize("compile_model", [compile_module, compile_in_place, compile_function])
+    @pytest.mark.parametrize("fullgraph", [False, True])
+    @pytest.mark.parametrize("is_hidden", [False, True])
+    @pytest.mark.filterwarnings("ignore:Using `torch.compile.module.` when there are global hooks")
+    def test_many_attacks_on_a_model_in_a_container(
+        self, compile_model: Callable[..., Callable[[Tensor], Tensor]], fullgraph: bool, is_hidden: bool
+    ) -> None:
+        graphs = 0
+
+        def count_graphs(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+            nonlocal graphs
+            graphs += 1
+            return module.forward
+
+        eager, model = network(), network()
+        compiled = compile_model(model, backend=count_graphs, fullgraph=fullgraph)
+        models = {"main": [Holder(Holder(Holder(compiled))) if is_hidden else compiled]}
+        before = copy.deepcopy(dict(model.named_buffers()))
+        perturbation, expected = (build("universal", num_domains=2) for _ in range(2))
+        for _ in range(torch._dynamo.config.recompile_limit + 2):
+            x_adv = perturbation.attack(X, DOMAIN, lambda x: sample_losses(models["main"][0], x))
+            torch.testing.assert_close(x_adv, expected.attack(X, DOMAIN, partial(sample_losses, eager)))
+        assert graphs == 1
+        if not is_hidden or compile_model is compile_module:
+            torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+
+    def test_an_attack_inside_compiled_code(self) -> None:
+        def step(model: nn.Module, perturbation: Any, x: Tensor) -> Tensor:
+            x_adv = perturbation.attack(2 * x - x, DOMAIN, lambda x: sample_losses(model, x))
+            return F.cross_entropy(model(x_adv), Y)
+
+        compiled = torch.compile(step, backend="eager")
+        model, perturbation = network(), build("multiple assigned", num_domains=2)
+        eager, expected = copy.deepcopy((model, perturbation))
+        for _ in range(3):
+            torch.testing.assert_close(compiled(model, perturbation, X), step(eager, expected, X))
+        assert_same_state(perturbation, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(dict(model.named_buffers()), dict(eager.named_buffers()))
+
+    def test_error_for_an_attack_inside_a_full_graph(self) -> None:
+        model, perturbation = network(), build("universal", num_domains=2)
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def step(x: Tensor) -> Tensor:
+            return perturbation.attack(x, DOMAIN, lambda x: sample_losses(model, x))
+
+        # Older versions of torch do not show the reason, only the line.
+        reason = r"attack\(\) cannot be part of a full graph; compile the model|torch.compiler.disable\(self._attack"
+        with pytest.raises(RuntimeError, match=reason):
+            step(X)
+
+    @pytest.mark.parametrize("kind", ONE_PASS)
+    def test_a_full_graph_of_perturbation_and_model(self, kind: str) -> None:
+        model, perturbation = network().eval(), build(kind, num_domains=2)
+        compiled = torch.compile(lambda x, domain: model(perturbation(x, domain)), backend="eager", fullgraph=True)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(X, DOMAIN), model(perturbation(X, DOMAIN)))
+
+    @pytest.mark.parametrize("kind", ["universal", "multiple by domain, perturbation", "low-rank projected"])
+    def test_one_pass_through_compiled_code(self, kind: str) -> None:
+        model = network()
+        one, other = (build(kind, num_domains=2) for _ in range(2))
+        compiled = torch.compile(lambda x: sample_losses(model, one(x, DOMAIN)), backend="eager")
+        for _ in range(3):
+            compiled(X).mean().backward()
+            one.ascend_()
+            sample_losses(model, other(X, DOMAIN)).mean().backward()
+            other.ascend_()
+        assert_same_state(one, other, rtol=1e-5, atol=1e-6)
+
     @pytest.mark.slow
     def test_attacks_with_the_default_compiler(self) -> None:
         eager, model = network(), network()
@@ -214,6 +284,56 @@ class TestFindingModules:
     def test_functions_excluded_from_compilation_are_not_compiled(self) -> None:
         model = network()
         assert find_modules(torch.compiler.disable(lambda x: sample_losses(model, x))) == ([model], False)
+
+
+class Holder:
+    """An object that no search looks into, if it is itself in a container of its kind."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.content(x)
+
+
+class TestLossScaler:
+    @pytest.mark.parametrize("ascent", ["gradient", "normalized"])
+    @pytest.mark.parametrize("kind", ONE_PASS)
+    def test_steps_do_not_contain_the_scale(self, kind: str, ascent: str) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(40, 3))
+        scaled, plain = (build(kind, num_domains=2, ascent=ascent, epsilon=3.0) for _ in range(2))
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(2):
+            F.cross_entropy(model(plain(X, DOMAIN)), Y).backward()
+            plain.ascend_()
+            scaler.scale(F.cross_entropy(model(scaled(X, DOMAIN)), Y)).backward()
+            scaler.step(optimizer)
+            scaled.ascend_(scaler=scaler)
+            scaler.update()
+        torch.testing.assert_close(state_of(scaled), state_of(plain))
+
+    def test_gradients_that_overflow_move_nothing(self) -> None:
+        perturbation = build("universal", num_domains=2, ascent="gradient")
+        before = state_of(perturbation)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+        scaler.scale((100 * perturbation(X, DOMAIN)).sum()).backward()
+        perturbation.ascend_(scaler=scaler)
+        torch.testing.assert_close(state_of(perturbation), before, rtol=0, atol=0)
+
+    def test_a_disabled_scaler_changes_nothing(self) -> None:
+        one, other = (build("universal", num_domains=2, ascent="gradient") for _ in range(2))
+        for each in (one, other):
+            each(X, DOMAIN).sum().backward()
+        one.ascend_(scaler=torch.amp.GradScaler("cpu", enabled=False))
+        other.ascend_()
+        assert_same_state(one, other, rtol=0, atol=0)
+
+    def test_error_for_a_number(self) -> None:
+        perturbation = build("universal", num_domains=2)
+        perturbation(X, DOMAIN).sum().backward()
+        with pytest.raises(TypeError, match=r"^scaler must be a torch.amp.GradScaler or None, got float$"):
+            perturbation.ascend_(scaler=1024.0)
 
 
 class TestModelOutputs:

@@ -1,6 +1,7 @@
 """An attack leaves the network unchanged."""
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -49,6 +50,21 @@ class ChangesItsPart(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.part.calls.add_(1)
         return x
+
+
+class CreatesBuffers(nn.Module):
+    """Fills a buffer that was None, and registers others, when it is first called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("empty", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.empty is None:
+            self.empty = x.detach().mean(0)
+            self.register_buffer("late", torch.ones(1))
+            self.register_buffer("late_and_not_saved", torch.ones(1), persistent=False)
+        return x - self.empty
 
 
 def network(counter: nn.Module | None = None) -> nn.Sequential:
@@ -153,6 +169,62 @@ class TestNetwork:
         perturbation = build("universal")
         perturbation.attack(self.x, None, lambda x: second(first(x)).flatten(1).sum(1))
         assert calls.item() == 0
+
+    def test_buffers_that_the_network_creates_are_removed(self) -> None:
+        model = CreatesBuffers()
+        build("universal").attack(self.x, None, lambda x: model(x).flatten(1).sum(1), steps=2)
+        assert dict(model._buffers) == {"empty": None}
+        assert model.state_dict() == {}
+        model(self.x)
+        assert set(model.state_dict()) == {"empty", "late"}
+
+    def test_buffers_without_a_shape_are_an_error(self) -> None:
+        model = nn.Sequential(nn.LazyBatchNorm2d(), nn.Flatten())
+        with pytest.raises(ValueError, match=r"loss_fn must not call LazyBatchNorm2d .*; call the model once"):
+            build("universal").attack(self.x, None, lambda x: model(x).sum(1))
+        model(self.x)
+        build("universal").attack(self.x, None, lambda x: model(x).sum(1))
+        assert model[0].num_batches_tracked.item() == 1
+
+    @pytest.mark.parametrize("first_to_end", [0, 1])
+    def test_two_threads_that_attack_one_network_leave_it_alone(self, first_to_end: int) -> None:
+        model = network().train()
+        before, expected = look_of(model), build("universal", num_domains=2)
+        x_adv = expected.attack(self.x, self.domain, lambda x: self.loss(model, x), steps=2)
+        has_started, has_ended, both_have_called = (
+            threading.Event(),
+            threading.Event(),
+            threading.Barrier(2, timeout=30),
+        )
+        perturbed: dict[int, Tensor] = {}
+
+        def attack(thread: int) -> None:
+            calls = 0
+
+            def loss(x: Tensor) -> Tensor:
+                nonlocal calls
+                losses = self.loss(model, x)
+                calls += 1
+                has_started.set()
+                if calls == 1:
+                    both_have_called.wait()
+                elif thread != first_to_end:
+                    assert has_ended.wait(30)
+                return losses
+
+            # The second thread finds a network that the first one has already changed.
+            assert thread == 0 or has_started.wait(30)
+            perturbed[thread] = build("universal", num_domains=2).attack(self.x, self.domain, loss, steps=2)
+            if thread == first_to_end:
+                has_ended.set()
+
+        threads = [threading.Thread(target=attack, args=(thread,)) for thread in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert look_of(model) == before
+        assert all(torch.equal(perturbed[thread], x_adv) for thread in range(2))
 
     @pytest.mark.parametrize("mode", ["train", "eval"])
     def test_a_clean_loss_from_before_the_attack_still_has_its_gradient(self, mode: str) -> None:
