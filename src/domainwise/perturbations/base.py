@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from domainwise.perturbations.device import send_to
 from domainwise.perturbations.distributed import broadcast_from_first_rank_, mean_over_ranks
 from domainwise.perturbations.radius import parse_radius
 
@@ -300,7 +301,7 @@ class Perturbation(nn.Module, ABC):
             low, high = (int(value) for value in domain.aminmax())
             if low < 0 or high >= self.num_domains:
                 raise ValueError(f"domain must be between 0 and {self.num_domains - 1}, got {low} to {high}")
-        return domain.to(x.device, torch.int64)
+        return send_to(x.device, domain, torch.int64)
 
     def _require_kept(self, use: str) -> None:
         if not self.is_kept:
@@ -367,7 +368,7 @@ def draw_noise(
     """Draw N(0, 1) or U(0, 1) values with the dtype and device of `like`, on the generator's own device."""
     device = generator.device if generator is not None else like.device
     sample = torch.randn if kind == "normal" else torch.rand
-    return sample(shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+    return send_to(like.device, sample(shape, generator=generator, dtype=like.dtype, device=device))
 
 
 def draw_in_ball(
