@@ -168,7 +168,7 @@ def start_ranks(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_torchrun_ends_when_the_first_process_is_killed(tmp_path: Path, warm_python: WarmPython) -> None:
-    words = train_words({**LONG, "steps": 3000}, tmp_path / "run")
+    words = train_words({**LONG, "steps": 3000, "record_every": 5}, tmp_path / "run")
     killed = run_until(warm_python, words, tmp_path / "run", partial(kill_rank, 0))
     assert killed.err.count("error: process 1 of 2 lost its connection to another, which has ended") == 1
 

@@ -250,8 +250,11 @@ class Algorithm(nn.Module, ABC):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        if type(state["updates"]) is not int or state["updates"] < 0:
+            raise ValueError(f"updates must be an integer of at least 0, got {state['updates']!r}")
         for name, optimizer in self.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
+            _check_shapes(name, optimizer)
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
         self.updates = state["updates"]
@@ -259,6 +262,15 @@ class Algorithm(nn.Module, ABC):
     def optimizers(self) -> dict[str, Optimizer]:
         """Return every attribute that is an optimizer, so that none can be missing from the state."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+
+def _check_shapes(name: str, optimizer: Optimizer) -> None:
+    """Raise an error unless the state fits the parameters, which torch does not check: fused Adam would crash."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                shapes = f"{tuple(value.shape)}, not {tuple(parameter.shape)}"
+                raise ValueError(f"{key} of {name} has shape {shapes}")
 
 
 class LossAlgorithm(Algorithm):

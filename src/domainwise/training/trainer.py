@@ -24,6 +24,7 @@ from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, 
 from domainwise.seeds import seed_hash
 from domainwise.selection.score import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
+from domainwise.training.checkpoint import check_entries, check_progress
 from domainwise.training.config import RunConfig, newer_defaults
 from domainwise.training.device import (
     autocast,
@@ -381,7 +382,12 @@ class Trainer:
             )
 
     def _restore(self, checkpoint: dict[str, Any]) -> None:
+        records = self.folder.read_records()
         try:
+            check_entries(checkpoint, self._setting("steps"))
+            count = checkpoint["records"]
+            if len(records) >= count:
+                check_progress(checkpoint, records[:count])
             self.step, self.measurements = checkpoint["step"], checkpoint["measured"]
             self.best_score = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
@@ -394,11 +400,12 @@ class Trainer:
             for name, generator in self.generators.items():
                 generator.set_state(states[name])
             set_random_state(self.device, checkpoint["random"])
-            count = checkpoint["records"]
-        except (KeyError, RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise DomainwiseError(f"{self.folder.checkpoint_file} does not match this run: {reason}") from error
-        records = self.folder.read_records()
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"missing key {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise DomainwiseError(
+                f"{self.folder.checkpoint_file} does not match this run: {reason}; restore it, or delete it to train "
+                "from the start"
+            ) from error
         if len(records) < count:
             raise DomainwiseError(
                 f"{self.folder.records_file} has {len(records)} records, but the checkpoint counts {count}; restore it"
