@@ -8,6 +8,10 @@ class DomainwiseError(ValueError):
     """An input that domainwise cannot use. The message is one line that says what to change."""
 
 
+class ProcessLost(DomainwiseError):
+    """Of several processes that share a run, another has ended. Each that remains says so, as the first may be gone."""
+
+
 class RunInterrupted(Exception):
     """Training was asked to stop and saved its state; the same call resumes it."""
 

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from domainwise.algorithms import Algorithm
+from domainwise.fake_device import DEVICE, DeviceMixError, FakeDevice
 from domainwise.networks import Network
 
 __all__ = [
     "check_algorithm",
     "check_batch_is_unchanged",
+    "check_device",
     "check_domain_sizes",
     "check_memory",
     "check_predict",
@@ -41,7 +43,8 @@ def check_algorithm(method: type[Algorithm], **hparams: Any) -> None:
 
     An update moves the network and returns finite floats, also if a domain has few samples or none; the saved state is
     complete, so that training resumes to the bit; the same seed gives the same weights; prediction and update change
-    nothing else; every optimizer step goes through `step_`; memory does not grow. Takes about a second.
+    nothing else; every optimizer step goes through `step_`; memory does not grow; no tensor stays on the CPU if the
+    network is on a GPU, which is checked without one. Takes about a second.
 
     Args:
         hparams: hyperparameters, best such that schedules and the like take effect within a few updates.
@@ -54,6 +57,7 @@ def check_algorithm(method: type[Algorithm], **hparams: Any) -> None:
     check_predict(method, **hparams)
     check_batch_is_unchanged(method, **hparams)
     check_steps(method, **hparams)
+    check_device(method, **hparams)
     check_memory(method, **hparams)
 
 
@@ -174,6 +178,37 @@ def check_steps(method: type[Algorithm], **hparams: Any) -> None:
     taken = [call.args[0] for call in step.call_args_list]
     assert taken == stepped, "an optimizer steps by itself; use descend_, minimize_, apply_gradients_ or step_"
     assert len(taken) >= 4, f"{len(taken)} optimizer steps in 4 updates"
+
+
+def check_device(method: type[Algorithm], max_waits: int | None = None, **hparams: Any) -> None:
+    """On a GPU, which is a fake one, all tensors are on the same device, and the losses are those on the CPU.
+
+    Args:
+        max_waits: how often an update may wait for the device, as `.item()`, `.cpu()` or a boolean mask does; default:
+            any number.
+    """
+    algorithm = build_fresh(method, random_network, **hparams)
+    counts, steps = _sizes(algorithm), range(6)
+    expected = [dict(algorithm.update(random_batches(*counts, seed=step))) for step in steps]
+    with FakeDevice() as gpu:
+        algorithm = build_fresh(method, random_network, **hparams).to(DEVICE)
+        for step in steps:
+            batches = [(x.to(DEVICE), y.to(DEVICE)) for x, y in random_batches(*counts, seed=step)]
+            before = gpu.waits.copy()
+            try:
+                measurements = algorithm.update(batches)
+            except DeviceMixError as error:
+                raise AssertionError(
+                    f"on a GPU, {error}; move what update() makes to the device of its images"
+                ) from error
+            waits = gpu.waits - before
+            assert max_waits is None or waits.total() <= max_waits, (
+                f"update() waits {waits.total()} times for the device, more than {max_waits}: {', '.join(waits)}"
+            )
+            for name, value in measurements.items():
+                assert math.isclose(value, expected[step][name], rel_tol=1e-4, abs_tol=1e-6), (
+                    f"{name!r} is {value} on a GPU and {expected[step][name]} on the CPU"
+                )
 
 
 def check_memory(method: type[Algorithm], **hparams: Any) -> None:

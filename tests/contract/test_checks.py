@@ -22,7 +22,7 @@ class Sound(Algorithm):
         return {"loss": loss.item()}
 
     def draw(self, x: Tensor) -> Tensor:
-        return 0.1 * torch.rand(x.shape, generator=self.generator)
+        return 0.1 * torch.rand(x.shape, generator=self.generator).to(x.device)
 
 
 class Unmeasured(Sound):
@@ -80,6 +80,13 @@ class OwnStep(Sound):
         self.optimizer.step()
 
 
+class OnTheCPU(Sound):
+    """Leaves one tensor there."""
+
+    def draw(self, x: Tensor) -> Tensor:
+        return 0.1 * torch.rand(x.shape, generator=self.generator)
+
+
 class Leaking(Sound):
     def descend_(self, loss: Tensor, *optimizers: Any) -> None:
         super().descend_(loss)
@@ -103,6 +110,7 @@ def test_a_sound_method_passes(method: type[Algorithm]) -> None:
         (LoudPredict, r"predict\(\) draws random numbers"),
         (InPlace, r"update\(\) changes its batch"),
         (OwnStep, "an optimizer steps by itself; use descend_"),
+        (OnTheCPU, r"add in test_checks.py:\d+ has tensors on cuda:0 and on the CPU: of shape \(9, 3, 12, 12\)"),
         (Leaking, "the number of tensors grows with every update"),
     ],
 )

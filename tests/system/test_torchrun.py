@@ -1,11 +1,13 @@
-"""One run over two processes is the run of one: same numbers, one folder, and no process left waiting."""
+"""One run over several processes is the run of one: same numbers, one folder, and no process left waiting."""
 
 import json
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +119,13 @@ def test_every_process_observes_the_end_and_only_the_first_has_callbacks(shared:
 def run_until(
     warm_python: WarmPython, words: list[str], folder: Path, stop: Callable[[WarmProcess], None]
 ) -> WarmProcess:
-    """Start torchrun, stop it after a new record, and wait until it has ended."""
+    """Start torchrun, stop it after a new record, and wait until it has ended, which takes less than 30 s."""
     records = folder / "records.jsonl"
     before = records.read_text() if records.exists() else ""
     process = warm_python.start(*TORCHRUN, *words)
     process.wait_until(lambda: records.exists() and records.read_text() != before)
     stop(process)
-    assert process.wait() != 0
+    assert process.wait(30) != 0
     assert not (folder / "done").exists()
     return process
 
@@ -132,25 +134,46 @@ def interrupt_agent(torchrun: WarmProcess) -> None:
     os.kill(torchrun.pid, signal.SIGINT)
 
 
-def kill_second_rank(torchrun: WarmProcess) -> None:
+def terminate_agent(torchrun: WarmProcess) -> None:
+    os.kill(torchrun.pid, signal.SIGTERM)
+
+
+def kill_rank(rank: int, torchrun: WarmProcess) -> None:
     children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-    (second,) = (pid for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
-    os.kill(int(second), signal.SIGKILL)
+    (child,) = (pid for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(int(child), signal.SIGKILL)
 
 
-def start_ranks(warm_python: WarmPython, words: list[str]) -> list[WarmProcess]:
-    """Run a command in two processes without torchrun, so that nothing stops one when the other fails."""
+def start_ranks(
+    warm_python: WarmPython, words: list[str], count: int = 2, die: dict[int, str] | None = None
+) -> list[WarmProcess]:
+    """Run a command in several processes without torchrun, so that nothing stops one when another fails.
+
+    Args:
+        die: when the process of a rank dies.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
     processes = [
-        warm_python.start(*words, env={**rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+        warm_python.start(
+            *words, env={**rendezvous, "RANK": str(rank), "LOCAL_RANK": str(rank)}, die=(die or {}).get(rank, "")
+        )
+        for rank in range(count)
     ]
     for process in processes:
-        process.wait()
+        process.wait(60)
     return processes
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_torchrun_ends_when_the_first_process_is_killed(tmp_path: Path, warm_python: WarmPython) -> None:
+    words = train_words({**LONG, "steps": 3000, "record_every": 5}, tmp_path / "run")
+    killed = run_until(warm_python, words, tmp_path / "run", partial(kill_rank, 0))
+    assert killed.err.count("error: process 1 of 2 lost its connection to another, which has ended") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(
     shared: Path, tmp_path: Path, warm_python: WarmPython
@@ -163,11 +186,73 @@ def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(
     # It saved where it was, not where the last record was.
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     assert len(checkpoint["measured"]) == (checkpoint["step"] - 1) % 50 > 0
-    run_until(warm_python, words, folder, kill_second_rank)
+    for rank in (1, 0):
+        killed = run_until(warm_python, words, folder, partial(kill_rank, rank))
+        assert killed.err.count(f"error: process {1 - rank} of 2 lost its connection to another, which has ended") == 1
+    terminated = run_until(warm_python, words, folder, terminate_agent)
+    assert terminated.err.count("rerun the same command to resume") == 1
     processes = start_ranks(warm_python, words)
     assert [process.poll() for process in processes] == [0, 0], processes[0].err
     assert [process.out.count("done: ") for process in processes] == [1, 0]
     assert_identical(read_outcome(folder), read_outcome(shared / "long"))
+
+
+# Of 13 images per domain 2 are held out, which is fewer than processes, and no part can be shared equally.
+UNEVEN: dict[str, Any] = {
+    "dataset_options": {"image_size": 16, "train_count": 13, "test_count": 7, "shifts": (0, 8)},
+    "batch_size": 6,
+    "lr_schedule": "plateau",
+}
+KILLED: dict[str, Any] = {
+    **UNEVEN,
+    "algorithm": "mat",
+    "hparams": {"weights": "sample", "count": 3},
+    "dropout": 0.1,
+    "steps": 25,
+    "record_every": 10,
+}
+
+
+def test_three_processes_with_unequal_shares_end_where_one_does(tmp_path: Path, warm_python: WarmPython) -> None:
+    case = {**UNEVEN, "algorithm": "erm", "attack_radius": 0.5}
+    processes = start_ranks(warm_python, train_words(case, tmp_path / "together"), count=3)
+    assert [process.poll() for process in processes] == [0, 0, 0], processes[0].err
+    train(make_config(case, tmp_path / "alone"))
+    together, alone = read_outcome(tmp_path / "together"), read_outcome(tmp_path / "alone")
+    assert_close(together["records"], alone["records"])
+    assert_close(together["weights"], alone["weights"])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> dict[str, Any]:
+    """The outcome of the run of three processes that no one kills."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    processes = start_ranks(warm_python, train_words(KILLED, folder), count=3)
+    assert [process.poll() for process in processes] == [0, 0, 0], processes[0].err
+    return read_outcome(folder)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_death_of_a_process_ends_the_others_with_one_line(
+    victim: int, uninterrupted: dict[str, Any], tmp_path: Path, warm_python: WarmPython
+) -> None:
+    words = train_words(KILLED, tmp_path / "run")
+    start = time.monotonic()
+    processes = start_ranks(warm_python, words, count=3, die={victim: "after-step 15.3"})
+    assert time.monotonic() - start < 30
+    for rank, process in enumerate(processes):
+        if rank == victim:
+            assert process.poll() == -signal.SIGKILL
+            continue
+        assert process.poll() == 2
+        lost = f"error: process {rank} of 3 lost its connection to another, which has ended"
+        assert process.err.splitlines()[-1] == f"{lost}; rerun the same command to resume"
+        assert "Traceback" not in process.err
+        assert rank == 0 or (process.out + process.err).count("\n") == 1
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == 11
+    processes = start_ranks(warm_python, words, count=3)
+    assert [process.poll() for process in processes] == [0, 0, 0], processes[0].err
+    assert_identical(read_outcome(tmp_path / "run"), uninterrupted)
 
 
 def test_a_batch_that_cannot_be_sharded_is_a_one_line_error(tmp_path: Path, warm_python: WarmPython) -> None:

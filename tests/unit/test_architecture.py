@@ -24,6 +24,7 @@ LAYERS = (
     "selection",
     "data",
     "algorithms",
+    "fake_device",
     "testing",
     "scaffold",
     "training",

@@ -8,10 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, count_classes, factory_kwargs
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    concatenate_batches,
+    count_classes,
+    factory_kwargs,
+    repeat_indices,
+)
 from domainwise.algorithms.dann import build_mlp
 from domainwise.hparams import MNIST_DATASETS, PHOTO_DATASETS, Choice, DatasetSetting, Hparams, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 _TEMPERATURE = 0.07
 _EPS = 1e-5
@@ -71,9 +80,10 @@ class ADRMX(Algorithm):
             self.discriminator.parameters(), weight_decay=0.0, betas=betas
         )
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         x, y, domain = concatenate_batches(batches, self.num_domains)
         hparams = self.hparams
+        domains = repeat_indices([len(labels) for _, labels in batches]).tolist()
         self.updates += 1
         is_discriminator_turn = self.updates % (1 + hparams.discriminator_steps) < hparams.discriminator_steps
         with torch.set_grad_enabled(not is_discriminator_turn):
@@ -89,18 +99,18 @@ class ADRMX(Algorithm):
                 loss
                 + F.cross_entropy(self.invariant_classifier(invariant_features), y)
                 + hparams.domain_weight * F.cross_entropy(self.domain_classifier(domain_features), domain)
-                + hparams.remix_weight * self._compute_remix_loss(invariant_features, domain_features, y, domain)
+                + hparams.remix_weight * self._compute_remix_loss(invariant_features, domain_features, y, domains)
                 + hparams.contrastive_weight * contrastive_loss
                 - hparams.adversary_weight * discriminator_loss
             )
-        return {"loss": loss.item(), "discriminator_loss": discriminator_loss.item()}
+        return Measurements(loss=loss, discriminator_loss=discriminator_loss)
 
-    def _compute_remix_loss(self, invariant: Tensor, specific: Tensor, y: Tensor, domain: Tensor) -> Tensor:
+    def _compute_remix_loss(self, invariant: Tensor, specific: Tensor, y: Tensor, domains: list[int]) -> Tensor:
         """Return the loss of one sample's invariant features with another's domain features, over all classes."""
-        pairs = self._draw_pairs(y.tolist(), domain.tolist())
+        pairs = self._draw_pairs(y.tolist(), domains)
         if not pairs:
             return invariant.new_zeros(())
-        first, second = torch.tensor(pairs, device=y.device).T
+        first, second = send_to(y.device, torch.tensor(pairs)).T
         logits = self.network.classifier(invariant[first] + specific[second])
         return F.cross_entropy(logits, y[first], reduction="sum") / self.num_classes
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, Objective, concatenate_batches
+from domainwise.algorithms.base import Algorithm, Batches, Measurements, Number, Objective, concatenate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.perturbations import Perturbation
@@ -150,9 +150,10 @@ class AdversarialAlgorithm(Algorithm):
             settings["bounds"] = self.space.bounds()
         return {**settings, "num_domains": self.num_domains, "generator": self.generator}
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         hparams = self.hparams
-        total, count = 0.0, 0
+        total: Number = 0.0
+        count = 0
         for index, (x, y, domain) in enumerate(self._groups(batches)):
             model: Model = self.network
             if self.space is not None:
@@ -162,14 +163,14 @@ class AdversarialAlgorithm(Algorithm):
             else:
                 x_adv = self.perturbation(x, domain)
             counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
-            loss = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))["loss"]
-            total, count = total + loss * len(y), count + len(y)
+            measurements = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))
+            total, count = total + measurements.numbers["loss"] * len(y), count + len(y)
             if hparams.schedule == "simultaneous":
                 shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares)
-        return {"loss": total / count}
+        return Measurements(loss=total / count)
 
     def _compute_loss(self, index: int, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
         """Return the loss of the network step of this index within the update.

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, compute_gradients, nonempty_batches, trainable_parameters
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    compute_gradients,
+    nonempty_batches,
+    trainable_parameters,
+)
 from domainwise.hparams import Hparams, Uniform, hparam
 
 
@@ -32,7 +39,7 @@ class ANDMask(Algorithm):
     Hparams = ANDMaskHparams
     hparams: ANDMaskHparams
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         weights = list(trainable_parameters(self.network).values())
         losses: list[Tensor] = []
         gradients: list[list[Tensor]] = []
@@ -42,7 +49,7 @@ class ANDMask(Algorithm):
             gradients.append(compute_gradients(loss, weights))
             losses.append(loss.detach())
         self.apply_gradients_(self.combine_gradients(gradients))
-        return {"loss": torch.stack(losses).mean().item()}
+        return Measurements(loss=torch.stack(losses).mean())
 
     def combine_gradients(self, gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Return one gradient per parameter tensor from `gradients[domain]`."""

@@ -17,10 +17,12 @@ from domainwise.algorithms.base import (
     concatenate_batches,
     eval_mode,
     factory_kwargs,
+    repeat_indices,
     require_features,
 )
 from domainwise.hparams import PHOTO_DATASETS, Choice, DatasetSetting, Hparams, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 _WIDTH, _KERNEL = 64, 5
 
@@ -63,7 +65,7 @@ class ContextNetwork(nn.Module):
             images = given[0] if is_convolution else given[0].unflatten(1, self.input_shape)
             contexts = torch.stack([part.mean(0) for part in self.context(images).split(support)])
             added: Tensor = self.channel(contexts if is_convolution else contexts.flatten(1))
-            return output + added.repeat_interleave(torch.tensor(support, device=added.device), dim=0)
+            return output + added.index_select(0, send_to(added.device, repeat_indices(support)))
 
         hook = self.featurizer.get_submodule(self.layer_name).register_forward_hook(add_channel)
         try:

@@ -12,12 +12,15 @@ from torch.optim import Adam, Optimizer
 from domainwise.algorithms.sharpness import Sharpness
 from domainwise.hparams import Hparams as CommonHparams
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 from domainwise.perturbations.distributed import average_gradients_
 
 # One (x, y) per training domain, in order; a domain may have no samples.
 Batches = Sequence[tuple[Tensor, Tensor]]
 # What a step minimizes, and what the update reports: `loss`, the cross-entropy, and the method's own terms.
 Objective = tuple[Tensor, dict[str, Tensor]]
+# A float, or a tensor that becomes one when it is read.
+Number = float | Tensor
 Group = Literal["adversarial", "invariance", "alignment", "meta-learning", "augmentation", "optimization"]
 # What the methods of a group have in common, in the order of lists.
 GROUPS: Mapping[Group, str] = {
@@ -28,6 +31,50 @@ GROUPS: Mapping[Group, str] = {
     "augmentation": "mix, mask or restyle images or features",
     "optimization": "change how weights are updated or regularized",
 }
+
+
+class Measurements(Mapping[str, float]):
+    """What an update measured, by name. Floats that are read from the device when they are first looked at.
+
+    To read them at once, after every update, would let the device wait for the host.
+    """
+
+    def __init__(self, **numbers: Number) -> None:
+        self.numbers = {name: measure(each) for name, each in numbers.items()}
+
+    def __getitem__(self, name: str) -> float:
+        return read_measurements([self])[0][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def measure(number: Number) -> Number:
+    """Return a copy of the number in double precision: a float if reading is free, on the CPU; otherwise a tensor."""
+    if not isinstance(number, Tensor):
+        return number
+    if number.device.type == "cpu":
+        return number.item()
+    # Apple GPUs have no double precision.
+    dtype = torch.float32 if number.device.type == "mps" else torch.float64
+    return number.detach().reshape(()).to(dtype, copy=True)
+
+
+def read_measurements(measurements: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return what several updates measured as plain floats. The device is waited for once."""
+    numbers = [each.numbers if isinstance(each, Measurements) else dict(each) for each in measurements]
+    unread = [(each, name) for each in numbers for name, value in each.items() if isinstance(value, Tensor)]
+    if unread:
+        values = torch.stack([cast(Tensor, each[name]) for each, name in unread]).tolist()
+        for (each, name), value in zip(unread, values, strict=True):
+            each[name] = value
+    return [cast(dict[str, float], dict(each)) for each in numbers]
 
 
 class Algorithm(nn.Module, ABC):
@@ -117,11 +164,12 @@ class Algorithm(nn.Module, ABC):
         return False
 
     @abstractmethod
-    def update(self, batches: Batches) -> dict[str, float]:
-        """Perform one update from one (x, y) per domain and return what it measured, as plain floats.
+    def update(self, batches: Batches) -> Mapping[str, float]:
+        """Perform one update from one (x, y) per domain and return what it measured.
 
         `loss` is the cross-entropy that was minimized, so that methods can be compared; a method's own terms are
-        separate entries.
+        separate entries. `Measurements(loss=loss)` takes tensors, and leaves them on the device until someone looks; a
+        dict of floats is as good, but to make it waits for the device.
         """
 
     @torch.no_grad()
@@ -161,14 +209,14 @@ class Algorithm(nn.Module, ABC):
         for optimizer in optimizers:
             self.step_(optimizer)
 
-    def minimize_(self, compute: Callable[[], Objective]) -> dict[str, float]:
-        """Take one step on the loss that `compute` returns, and return what it reports, as plain floats."""
+    def minimize_(self, compute: Callable[[], Objective]) -> Measurements:
+        """Take one step on the loss that `compute` returns, and return what it reports."""
         if self.sharpness is None:
             loss, measurements = compute()
             self.descend_(loss)
         else:
             measurements = self.sharpness.descend_(self, compute)
-        return {name: value.item() for name, value in measurements.items()}
+        return Measurements(**measurements)
 
     def seed_dropout_(self, index: int = 0) -> None:
         """Let the next pass through the network draw the dropout that every other method has in this update.
@@ -202,8 +250,11 @@ class Algorithm(nn.Module, ABC):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        if type(state["updates"]) is not int or state["updates"] < 0:
+            raise ValueError(f"updates must be an integer of at least 0, got {state['updates']!r}")
         for name, optimizer in self.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
+            _check_shapes(name, optimizer)
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
         self.updates = state["updates"]
@@ -211,6 +262,15 @@ class Algorithm(nn.Module, ABC):
     def optimizers(self) -> dict[str, Optimizer]:
         """Return every attribute that is an optimizer, so that none can be missing from the state."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+
+def _check_shapes(name: str, optimizer: Optimizer) -> None:
+    """Raise an error unless the state fits the parameters, which torch does not check: fused Adam would crash."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                shapes = f"{tuple(value.shape)}, not {tuple(parameter.shape)}"
+                raise ValueError(f"{key} of {name} has shape {shapes}")
 
 
 class LossAlgorithm(Algorithm):
@@ -225,7 +285,7 @@ class LossAlgorithm(Algorithm):
     def begin_update_(self) -> None:
         """Do what happens once per update, before the loss is computed; `updates` is the number of updates so far."""
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Mapping[str, float]:
         self.begin_update_()
         measurements = self.minimize_(lambda: self.compute_loss(batches))
         self.updates += 1
@@ -244,7 +304,7 @@ def nonempty_batches(batches: Batches, num_domains: int) -> list[tuple[Tensor, T
 
 def nonempty_domains(batches: Batches, device: torch.device) -> Tensor:
     """Return the indices of the domains that have samples, in the order of `split_by_domain`."""
-    return torch.tensor([index for index, (_, y) in enumerate(batches) if len(y)], device=device)
+    return send_to(device, torch.tensor([index for index, (_, y) in enumerate(batches) if len(y)]))
 
 
 def concatenate_batches(batches: Batches, num_domains: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -252,9 +312,12 @@ def concatenate_batches(batches: Batches, num_domains: int) -> tuple[Tensor, Ten
     nonempty_batches(batches, num_domains)
     x = torch.cat([x for x, _ in batches])
     y = torch.cat([y for _, y in batches])
-    sizes = torch.tensor([len(labels) for _, labels in batches])
-    domain = torch.arange(num_domains).repeat_interleave(sizes)
-    return x, y, domain.to(x.device)
+    return x, y, send_to(x.device, repeat_indices([len(labels) for _, labels in batches]))
+
+
+def repeat_indices(sizes: Sequence[int]) -> Tensor:
+    """Return the index of each of several groups, as often as the group is large, (sum of sizes,), on the CPU."""
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
 
 def split_by_domain(values: Tensor, batches: Batches) -> list[Tensor]:

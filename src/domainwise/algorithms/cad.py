@@ -83,8 +83,8 @@ class CAD(LossAlgorithm):
         is_same_domain = domain[:, None] == domain
         is_neighbour = is_same_class if self.within_class else is_other
         is_target = is_neighbour & (is_same_domain ^ hparams.flipped)
-        rows = is_target.any(1) & is_same_class.any(1)
-        if not rows.any():
+        rows = (is_target.any(1) & is_same_class.any(1)).nonzero().squeeze(1)
+        if len(rows) == 0:
             return features.new_zeros(())
 
         features = self.projection(features)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, factory_kwargs
+from domainwise.algorithms.base import Algorithm, Batches, Measurements, concatenate_batches, factory_kwargs
 from domainwise.hparams import Choice, Hparams, Power, hparam
 from domainwise.networks import Network
 
@@ -83,7 +83,7 @@ class DANN(Algorithm):
             betas=betas,
         )
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         x, y, domain = concatenate_batches(batches, self.num_domains)
         network, hparams = self.network, self.hparams
         self.updates += 1
@@ -96,7 +96,7 @@ class DANN(Algorithm):
             self.descend_(discriminator_loss, self.discriminator_optimizer)
         else:
             self.descend_(loss - hparams.adversary_weight * discriminator_loss)
-        return {"loss": loss.item(), "discriminator_loss": discriminator_loss.item()}
+        return Measurements(loss=loss, discriminator_loss=discriminator_loss)
 
     def compute_discriminator_loss(self, features: Tensor, y: Tensor, domain: Tensor) -> Tensor:
         """Return the loss that the discriminator minimizes, and the network maximizes.

@@ -1,11 +1,12 @@
 """ERM++: ERM with the details of training tuned (Teterwak et al. 2023)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Batches, concatenate_batches
+from domainwise.algorithms.base import Batches, Measurements, concatenate_batches
 from domainwise.algorithms.erm import ERM
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.networks import Network
@@ -47,7 +48,7 @@ class ERMPlusPlus(ERM):
     def is_warming_up(self) -> bool:
         return self.updates <= self.hparams.head_steps
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Mapping[str, float]:
         if not self.is_warming_up:
             return super().update(batches)
         x, y, _ = concatenate_batches(batches, self.num_domains)
@@ -56,4 +57,4 @@ class ERMPlusPlus(ERM):
         loss = F.cross_entropy(self.network.classifier(features), y)
         self.descend_(loss, self.head_optimizer)
         self.updates += 1
-        return {"loss": loss.item()}
+        return Measurements(loss=loss)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, nonempty_batches, trainable_parameters
+from domainwise.algorithms.base import Algorithm, Batches, Measurements, nonempty_batches, trainable_parameters
 from domainwise.hparams import Choice, Hparams, hparam
 
 
@@ -34,7 +34,7 @@ class Fish(Algorithm):
     Hparams = FishHparams
     hparams: FishHparams
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         nonempty = nonempty_batches(batches, self.num_domains)
         moving = [*trainable_parameters(self.network).values(), *self._averaged_buffers()]
         start = [tensor.detach().clone() for tensor in moving]
@@ -48,7 +48,7 @@ class Fish(Algorithm):
         with torch.no_grad():
             way = torch._foreach_sub(moving, start)
             torch._foreach_copy_(moving, torch._foreach_add(start, way, alpha=self.hparams.meta_step))
-        return {"loss": torch.stack(losses).mean().item()}
+        return Measurements(loss=torch.stack(losses).mean())
 
     def _order_domains(self, count: int) -> list[int]:
         if self.hparams.order == "fixed":

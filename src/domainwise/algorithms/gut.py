@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, Objective, concatenate_batches, eval_mode
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    Objective,
+    concatenate_batches,
+    eval_mode,
+    repeat_indices,
+)
 from domainwise.hparams import Hparams, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 
 class Pool:
@@ -30,8 +39,9 @@ class Pool:
         return len(self.labels)
 
     def add(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
+        """Add images (n, C, H, W) with their labels (n,); their domains (n,) are on the CPU."""
         images = (x.detach() * 255).round().to(torch.uint8).cpu()
-        domains = torch.cat([self.domains, domain.cpu()])
+        domains = torch.cat([self.domains, domain])
         # Sorted by domain, so that an image is found by its index within its domain.
         order = domains.argsort(stable=True)
         self.images = (images if self.images is None else torch.cat([self.images, images]))[order]
@@ -41,10 +51,13 @@ class Pool:
     def replace_images(
         self, x: Tensor, y: Tensor, domain: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """Return (x, y) as if drawn from the domains plus the pool: some images are replaced by pool images."""
+        """Return (x, y) as if drawn from the domains plus the pool: some images are replaced by pool images.
+
+        Args:
+            domain: Domain indices, (b,), on the CPU.
+        """
         if self.images is None:
             return x, y
-        domain = domain.cpu()
         counts = self.domains.bincount(minlength=len(self.domain_sizes))
         share = counts / (counts + self.domain_sizes)
         coin, which = torch.rand(2, len(y), generator=generator, dtype=torch.float64)
@@ -52,9 +65,9 @@ class Pool:
         first = counts.cumsum(0) - counts
         domains = domain[replaced]
         rows = first[domains] + (which[replaced] * counts[domains]).long()
-        positions = replaced.to(x.device)
-        images = self.images[rows].to(x.device).to(x.dtype) / 255
-        return x.index_copy(0, positions, images), y.index_copy(0, positions, self.labels[rows].to(y.device))
+        positions = send_to(x.device, replaced)
+        images = send_to(x.device, self.images[rows]).to(x.dtype) / 255
+        return x.index_copy(0, positions, images), y.index_copy(0, positions, send_to(y.device, self.labels[rows]))
 
     def state(self) -> dict[str, Tensor | None]:
         return {"images": self.images, "labels": self.labels, "domains": self.domains}
@@ -98,8 +111,9 @@ class GUT(Algorithm):
         self.pool = Pool(self.domain_sizes)
         self.wanted = 0  # copies still to be made in the current round
 
-    def update(self, batches: Batches) -> dict[str, float]:
-        x, y, domain = concatenate_batches(batches, self.num_domains)
+    def update(self, batches: Batches) -> Measurements:
+        x, y, _ = concatenate_batches(batches, self.num_domains)
+        domain = repeat_indices([len(labels) for _, labels in batches])
         x, y = self.pool.replace_images(x, y, domain, self.generator)
         measurements = self.minimize_(lambda: self._compute_loss(x, y))
         self.updates += 1
@@ -108,7 +122,7 @@ class GUT(Algorithm):
             self.wanted = self.hparams.pool
         if self.wanted:
             self._add_copies(x, y, domain)
-        return {**measurements, "pool": float(len(self.pool))}
+        return Measurements(**measurements.numbers, pool=float(len(self.pool)))
 
     def _compute_loss(self, x: Tensor, y: Tensor) -> Objective:
         loss = F.cross_entropy(self.network(x), y)
@@ -116,9 +130,9 @@ class GUT(Algorithm):
 
     def _add_copies(self, x: Tensor, y: Tensor, domain: Tensor) -> None:
         """Add copies of this batch to the pool; later batches supply the rest of the round."""
-        chosen = torch.randperm(len(y), generator=self.generator)[: self.wanted].to(x.device)
-        copies = self._ascend(x[chosen], y[chosen])
-        self.pool.add(copies, y[chosen], domain[chosen])
+        chosen = torch.randperm(len(y), generator=self.generator)[: self.wanted]
+        rows = send_to(x.device, chosen)
+        self.pool.add(self._ascend(x[rows], y[rows]), y[rows], domain[chosen])
         self.wanted -= len(chosen)
 
     def _ascend(self, start: Tensor, y: Tensor) -> Tensor:

@@ -8,7 +8,15 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, compute_gradients, nonempty_batches, trainable_parameters
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    compute_gradients,
+    measure,
+    nonempty_batches,
+    trainable_parameters,
+)
 from domainwise.hparams import Choice, Hparams, Power, hparam
 
 _ADAM_EPS = 1e-8
@@ -37,7 +45,7 @@ class MLDG(Algorithm):
     Hparams = MLDGHparams
     hparams: MLDGHparams
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         nonempty = nonempty_batches(batches, self.num_domains)
         weights = trainable_parameters(self.network)
         total = [torch.zeros_like(weight) for weight in weights.values()]
@@ -55,7 +63,7 @@ class MLDG(Algorithm):
                 torch._foreach_add_(total, meta_gradient, alpha=meta_weight / len(nonempty))
                 losses[-1] += meta_weight * meta_loss.detach()
         self.apply_gradients_(total)
-        return {"loss": torch.stack(losses).sum().item() / len(nonempty)}
+        return Measurements(loss=measure(torch.stack(losses).sum()) / len(nonempty))
 
     def _draw_pairs(self, batches: Batches) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]]:
         """Yield each meta-train batch with a meta-test batch, or with None if there is only one domain."""

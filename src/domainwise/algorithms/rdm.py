@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Batches, Objective, concatenate_batches, mean_per_domain, nonempty_domains
+from domainwise.algorithms.base import (
+    Batches,
+    Objective,
+    concatenate_batches,
+    mean_per_domain,
+    nonempty_domains,
+    split_by_domain,
+)
 from domainwise.algorithms.penalties import AnnealedHparams, AnnealedPenalty, compute_pair_distance
 from domainwise.hparams import Choice, DatasetSetting, Uniform, hparam
 
@@ -72,10 +79,13 @@ class RDM(AnnealedPenalty):
         x, y, domain = concatenate_batches(batches, self.num_domains)
         sample_losses = F.cross_entropy(self.network(x), y, reduction="none")
         losses = mean_per_domain(sample_losses, batches)
-        is_worst = domain == nonempty_domains(batches, x.device)[losses.argmax()]
+        worst = losses.argmax()
+        is_worst = domain == nonempty_domains(batches, x.device).take(worst)
         with torch.autocast(x.device.type, enabled=False):
             penalty = _compute_distance(sample_losses.to(torch.promote_types(losses.dtype, torch.float32)), is_worst)
-        loss, variance = losses.mean(), _compute_variance(sample_losses) + _compute_variance(sample_losses[is_worst])
+        # Of all domains, as their number of samples is only known if the worst is chosen afterwards.
+        variances = torch.stack([_compute_variance(part) for part in split_by_domain(sample_losses, batches)])
+        loss, variance = losses.mean(), _compute_variance(sample_losses) + variances.take(worst)
         objective = loss + self.penalty_weight * penalty + self.variance_weight * variance
         return objective, {"loss": loss, "penalty": penalty, "variance": variance}
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, build_head, concatenate_batches
+from domainwise.algorithms.base import Algorithm, Batches, Measurements, build_head, concatenate_batches
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 _EPS = 1e-5
 
@@ -40,7 +41,7 @@ class SagNet(Algorithm):
         self.content_optimizer = self.build_optimizer(self.network.classifier.parameters())
         self.style_optimizer = self.build_optimizer(self.style_head.parameters())
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         network = self.network
 
@@ -55,16 +56,12 @@ class SagNet(Algorithm):
         style_logits = self.style_head(self._randomize_content(network.featurizer(x)))
         adversarial_loss = -style_logits.log_softmax(1).mean()
         self.descend_(self.hparams.adversarial_weight * adversarial_loss)
-        return {
-            "loss": content_loss.item(),
-            "style_loss": style_loss.item(),
-            "adversarial_loss": adversarial_loss.item(),
-        }
+        return Measurements(loss=content_loss, style_loss=style_loss, adversarial_loss=adversarial_loss)
 
     def _randomize_style(self, features: Tensor) -> Tensor:
         """Interpolate the mean and variance of each feature vector towards those of another sample."""
         content, mean, variance = _split_content_and_style(features)
-        weight = torch.rand(len(features), 1, generator=self.generator).to(features)
+        weight = send_to(features.device, torch.rand(len(features), 1, generator=self.generator), features.dtype)
         other = self._draw_permutation(features)
         mean = weight * mean + (1 - weight) * mean[other]
         variance = weight * variance + (1 - weight) * variance[other]
@@ -76,7 +73,7 @@ class SagNet(Algorithm):
         return content[self._draw_permutation(features)].detach() * (variance + _EPS).sqrt() + mean
 
     def _draw_permutation(self, features: Tensor) -> Tensor:
-        return torch.randperm(len(features), generator=self.generator).to(features.device)
+        return send_to(features.device, torch.randperm(len(features), generator=self.generator))
 
 
 def _split_content_and_style(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:

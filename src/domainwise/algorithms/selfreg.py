@@ -11,6 +11,7 @@ from domainwise.algorithms.base import Batches, LossAlgorithm, Objective, concat
 from domainwise.algorithms.mixup import draw_beta_weights
 from domainwise.hparams import Hparams, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 _BETA = 0.5
 _MAX_SCALE = 1.0
@@ -67,7 +68,7 @@ class SelfReg(LossAlgorithm):
 
     def _draw_partners(self, y: Tensor) -> Tensor:
         """Return a random permutation within each class: the index of each image's partner, (b,)."""
-        shuffled = torch.randperm(len(y), generator=self.generator).to(y.device)
+        shuffled = send_to(y.device, torch.randperm(len(y), generator=self.generator))
         by_class = y.argsort(stable=True)
         shuffled_by_class = shuffled[y[shuffled].argsort(stable=True)]
         return torch.empty_like(by_class).index_copy_(0, by_class, shuffled_by_class)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, mean_per_domain
+from domainwise.algorithms.base import Algorithm, Batches, Measurements, concatenate_batches, mean_per_domain
 from domainwise.hparams import Choice, Hparams, Power, Uniform, hparam
 from domainwise.networks import Network
 from domainwise.perturbations.distributed import mean_over_ranks
@@ -52,7 +52,7 @@ class Transfer(Algorithm):
         # Moved by `_ascend_` only.
         self.adversary = copy.deepcopy(self.network.classifier).requires_grad_(False)
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         loss = F.cross_entropy(self.network(x), y)
         self.descend_(loss)
@@ -63,7 +63,7 @@ class Transfer(Algorithm):
 
         with torch.no_grad():
             features = self.network.featurizer(x)
-        return {"loss": loss.item(), "gap": self._ascend_(features, y, batches).item()}
+        return Measurements(loss=loss, gap=self._ascend_(features, y, batches))
 
     def _compute_gap(self, features: Tensor, y: Tensor, batches: Batches) -> Tensor:
         """Return the difference between the largest and the smallest loss of the adversary in a domain."""
@@ -83,8 +83,11 @@ class Transfer(Algorithm):
                 torch._foreach_add_(weights, gradient, alpha=hparams.ascent_step_size * hparams.gap_weight)
                 offset = torch._foreach_sub(weights, center)
                 distance = torch.stack(torch._foreach_norm(offset)).norm()
-                if distance > hparams.radius:
-                    torch._foreach_mul_(offset, hparams.radius / distance)
-                    torch._foreach_copy_(weights, torch._foreach_add(center, offset))
+                torch._foreach_mul_(offset, hparams.radius / distance)
+                projected = torch._foreach_add(center, offset)
+                # A choice on the device, which a branch would wait for.
+                is_outside = distance > hparams.radius
+                pairs = zip(projected, weights, strict=True)
+                torch._foreach_copy_(weights, [torch.where(is_outside, *pair) for pair in pairs])
         self.adversary.requires_grad_(False)
         return gap.detach()

@@ -15,11 +15,11 @@ from domainwise.algorithms.base import (
     concatenate_batches,
     factory_kwargs,
     mean_per_domain,
-    nonempty_domains,
     split_by_domain,
 )
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.networks import Network
+from domainwise.perturbations.device import send_to
 
 _PREDICTOR_STEPS = 30
 _PREDICTOR_LR = 0.1
@@ -94,17 +94,19 @@ class TRM(LossAlgorithm):
     def _compute_transfer_risk(self, features: Tensor, y: Tensor, batches: Batches) -> Tensor:
         """Return the mean over domains Q of the loss of Q's predictor in the others, and fit the predictors."""
         self.domain_weights /= self.domain_weights.sum(1, keepdim=True)
-        domains = nonempty_domains(batches, y.device)
+        domains = [index for index, (_, labels) in enumerate(batches) if len(labels)]
         features_by_domain, labels_by_domain = split_by_domain(features, batches), split_by_domain(y, batches)
         risks = [features.new_zeros(())]
-        for place, domain in enumerate(domains.tolist()):
+        for place, domain in enumerate(domains):
             self._fit_predictor(domain, features_by_domain[place].detach(), labels_by_domain[place])
-            others = domains[domains != domain]
-            if len(others) == 0:
+            places = [each for each in range(len(domains)) if each != place]
+            if not places:
                 continue
+            others = send_to(y.device, torch.tensor([domains[each] for each in places]))
             weight, bias = self.predictor_weights[domain].clone(), self.predictor_biases[domain].clone()
             logits = F.linear(features, weight, bias)
-            losses = mean_per_domain(F.cross_entropy(logits, y, reduction="none"), batches)[domains != domain]
+            losses = mean_per_domain(F.cross_entropy(logits, y, reduction="none"), batches)
+            losses = torch.stack([losses[each] for each in places])
             shares = self.domain_weights[domain, others] / self.domain_weights[domain, others].sum()
             residuals = _compute_residuals(logits, y)
             gradients = [
@@ -112,7 +114,7 @@ class TRM(LossAlgorithm):
                 for part, inputs in zip(split_by_domain(residuals, batches), features_by_domain, strict=True)
             ]
             with torch.no_grad():
-                elsewhere = torch.stack([each for index, each in enumerate(gradients) if index != place])
+                elsewhere = torch.stack([gradients[each] for each in places])
                 target = torch.einsum("p,pkd->kd", shares, elsewhere)
                 direction = self._apply_inverse_hessian(target, features_by_domain[place], weight, bias)
             implicit = (direction * gradients[place]).sum()
@@ -134,14 +136,16 @@ class TRM(LossAlgorithm):
         """Return the Neumann series sum_j (I - H)^j of the target, with H the Hessian by the predictor's weights."""
         probabilities = F.linear(features, weight, bias).softmax(1)
         term, total = target, target
+        is_diverging = torch.zeros((), dtype=torch.bool, device=target.device)
         for index in range(_NEUMANN_TERMS):
             slopes = features @ term.T
             curvature = probabilities * (slopes - (probabilities * slopes).sum(1, keepdim=True))
             term = term - curvature.T @ features / len(features)
             # DomainBed's first term is overwritten in place by the second, which so counts twice.
-            total = 2 * term if index == 0 and self.hparams.variant == "domainbed" else total + term
-            if total.abs().max() > _NEUMANN_LIMIT:  # the series diverges if H has eigenvalues above 2
-                break
+            longer = 2 * term if index == 0 and self.hparams.variant == "domainbed" else total + term
+            # The series diverges if H has eigenvalues above 2. It ends on the device, which a branch would wait for.
+            total = torch.where(is_diverging, total, longer)
+            is_diverging = is_diverging | (total.abs().max() > _NEUMANN_LIMIT)
         return total
 
 

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, concatenate_batches, factory_kwargs, require_features
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    concatenate_batches,
+    factory_kwargs,
+    require_features,
+)
 from domainwise.hparams import MNIST_DATASETS, Choice, DatasetSetting, Hparams, Power, Uniform, hparam
+from domainwise.perturbations.device import send_to
 
 _WIDTH = 100
 
@@ -92,7 +100,7 @@ class URM(Algorithm):
             self.discriminator.parameters(), lr=hparams.discriminator_lr
         )
 
-    def update(self, batches: Batches) -> dict[str, float]:
+    def update(self, batches: Batches) -> Measurements:
         x, y, _ = concatenate_batches(batches, self.num_domains)
         weight = self.hparams.adversary_weight
         features = self.network.compute_features(x)
@@ -103,7 +111,7 @@ class URM(Algorithm):
         noise_loss = self._compare(self._draw_noise(features), is_noise=True)
         discriminator_loss = noise_loss + weight * self._compare(features, is_noise=False)
         self.descend_(discriminator_loss, self.discriminator_optimizer)
-        return {"loss": loss.item(), "discriminator_loss": discriminator_loss.item()}
+        return Measurements(loss=loss, discriminator_loss=discriminator_loss)
 
     def _compare(self, features: Tensor, *, is_noise: bool) -> Tensor:
         """Return the mean cross-entropy of the discriminator if all features, (b, d), were noise, or all were not."""
@@ -111,5 +119,5 @@ class URM(Algorithm):
         return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, float(is_noise)))
 
     def _draw_noise(self, features: Tensor) -> Tensor:
-        noise = torch.rand(features.shape, generator=self.generator).to(features)
+        noise = send_to(features.device, torch.rand(features.shape, generator=self.generator), features.dtype)
         return 2 * noise - 1 if self.hparams.activation == "tanh" else noise

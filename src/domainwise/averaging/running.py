@@ -5,6 +5,7 @@ frozen statistics stay what they are and live ones fit the averaged weights; int
 """
 
 from collections.abc import Callable
+from itertools import compress
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torch.optim.swa_utils import AveragedModel
 
 # Returns the holdout loss of the network that is being trained.
 MeasureLoss = Callable[[], float]
-Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 class WeightAverage(AveragedModel):
@@ -25,7 +25,7 @@ class WeightAverage(AveragedModel):
     """
 
     def __init__(self, network: nn.Module) -> None:
-        super().__init__(network, multi_avg_fn=self._average, use_buffers=True)
+        super().__init__(network, use_buffers=True)
         self.module.requires_grad_(False).eval()
 
     def update_(self, network: nn.Module, measure_loss: MeasureLoss | None = None) -> None:
@@ -50,11 +50,26 @@ class WeightAverage(AveragedModel):
         return 1 / (count + 1)
 
     @torch.no_grad()
-    def _average(self, averages: Tensors, values: Tensors, count: Tensor | int) -> None:
-        if averages[0].is_floating_point():
-            torch._foreach_lerp_(averages, values, self.new_weight(int(count)))
-        else:
-            torch._foreach_copy_(averages, values)
+    def update_parameters(self, model: nn.Module) -> None:
+        """Replace torch's own, which copies the count to the device at every update and waits for it."""
+        averages, values = ([*each.parameters(), *each.buffers()] for each in (self.module, model))
+        values = [value.to(average.device) for average, value in zip(averages, values, strict=True)]
+        count = int(self.n_averaged)
+        is_moving = [count > 0 and each.is_floating_point() for each in averages]
+        is_copied = [not each for each in is_moving]
+        if any(is_moving):
+            moving = list(compress(averages, is_moving))
+            torch._foreach_lerp_(moving, list(compress(values, is_moving)), self.new_weight(count))
+        if any(is_copied):
+            torch._foreach_copy_(list(compress(averages, is_copied)), list(compress(values, is_copied)))
+        self.n_averaged += 1
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WeightAverage":
+        """Move the network; counts stay on the CPU, where they can be read without waiting for a device."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, count in self._buffers.items():
+            self._buffers[name] = None if count is None else count.cpu()
+        return self
 
 
 class SMA(WeightAverage):

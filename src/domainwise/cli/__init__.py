@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import domainwise
-from domainwise.errors import DomainwiseError, RunInterrupted, format_error
+from domainwise.errors import DomainwiseError, ProcessLost, RunInterrupted, format_error
 
 # Each is a module here, with a function or an `app` of its name; there with underscores.
 COMMANDS = (
@@ -41,7 +41,8 @@ def main() -> None:
     try:
         build_app(sys.argv[1:])()
     except (DomainwiseError, OSError) as error:
-        print(f"error: {format_error(error)}", file=sys.stderr)
+        # Of several processes only the first prints, unless it may be the one that is gone.
+        print(f"error: {format_error(error)}", file=sys.__stderr__ if isinstance(error, ProcessLost) else sys.stderr)
         sys.exit(2)
     except RunInterrupted as interruption:
         print(f"{interruption}; rerun the same command to resume", file=sys.stderr)

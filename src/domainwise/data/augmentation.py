@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domainwise.perturbations.device import send_to
+
 _SCALE, _RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
 _TRIES = 10
 _JITTER = 0.3
@@ -38,7 +40,7 @@ def augment_batch(x: Tensor, generator: torch.Generator | None = None) -> Tensor
     for group, order in enumerate(orders):
         members = slice(group * size, (group + 1) * size)
         part = crop(x[members], windows[:, members], is_mirrored[members])
-        view[members] = _jitter_colours(part, jitter[:, members].to(x.device), order)
+        view[members] = _jitter_colours(part, jitter[:, members], order)
     return view
 
 
@@ -71,7 +73,8 @@ def _crop(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
     columns = _source_coordinates(left, wide, width)
     columns = torch.where(is_mirrored[:, None], columns.flip(1), columns)
     # To grid_sample's coordinates, in which -1 and 1 are the outer edges of the image.
-    down, across = ((2 * rows + 1) / height - 1).to(x), ((2 * columns + 1) / width - 1).to(x)
+    places = (2 * rows + 1) / height - 1, (2 * columns + 1) / width - 1
+    down, across = (send_to(x.device, each.to(x.dtype)) for each in places)
     grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=3)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
@@ -94,7 +97,7 @@ def _source_coordinates(start: Tensor, length: Tensor, count: int) -> Tensor:
 
 def _jitter_colours(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
     """Change colours in the given order, in place: a pass over the images costs as much as the arithmetic."""
-    factor = 1 + _JITTER * (2 * draw - 1)
+    factor = send_to(x.device, 1 + _JITTER * (2 * draw - 1))
     is_coloured = x.shape[1] == 3
     for change in order:
         if change == 0:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from domainwise.data.augmentation import augment_batch
 from domainwise.data.dataset import Domain
+from domainwise.perturbations.device import send_to
 
 
 def draw_batches(
@@ -27,21 +28,21 @@ def draw_batches(
         chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
         images = _select_bytes(domain, chosen, device)
         images = _convert_to_floats(images) if augmentation is None else augment_batch(images, augmentation)
-        batches.append((images, domain.labels[chosen].to(device)))
+        batches.append((images, send_to(device, domain.labels[chosen])))
     return batches
 
 
 def iterate_batches(domain: Domain, indices: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield all of `indices` once, in order, in batches of a size that suits the device."""
     for chosen in indices.split(_evaluation_batch_size(domain, device)):
-        yield _convert_to_floats(_select_bytes(domain, chosen, device)), domain.labels[chosen].to(device)
+        yield _convert_to_floats(_select_bytes(domain, chosen, device)), send_to(device, domain.labels[chosen])
 
 
 def _select_bytes(domain: Domain, chosen: Tensor, device: torch.device) -> Tensor:
     """Return the chosen images, (b, C, H, W), channels-last; moved to the device as bytes, a quarter of the floats."""
     # As (n, H, W, C) the images are contiguous, so selecting them is a single copy.
     rows = domain.images.permute(0, 2, 3, 1).index_select(0, chosen)
-    return rows.to(device).permute(0, 3, 1, 2)
+    return send_to(device, rows).permute(0, 3, 1, 2)
 
 
 def _convert_to_floats(images: Tensor) -> Tensor:

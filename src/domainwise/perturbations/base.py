@@ -31,6 +31,7 @@ from domainwise.perturbations.checks import (
     check_statistics,
     expand_domain,
 )
+from domainwise.perturbations.device import send_to
 from domainwise.perturbations.distributed import broadcast_from_first_rank_, mean_over_ranks
 from domainwise.perturbations.network import leave_modules_unchanged
 from domainwise.perturbations.radius import parse_radius
@@ -416,7 +417,7 @@ def draw_noise(
     """Draw N(0, 1) or U(0, 1) values with the dtype and device of `like`, on the generator's own device."""
     device = generator.device if generator is not None else like.device
     sample = torch.randn if kind == "normal" else torch.rand
-    return sample(shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+    return send_to(like.device, sample(shape, generator=generator, dtype=like.dtype, device=device))
 
 
 def draw_in_ball(

@@ -8,6 +8,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from domainwise.perturbations.device import send_to
+
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INDICES = (torch.int64, torch.int32)
 
@@ -155,7 +157,7 @@ def expand_domain(domain: Any, count: int, num_domains: int, device: torch.devic
         if domain.device.type == "cpu" and domain.numel() and not torch.compiler.is_compiling():
             low, high = (int(value) for value in domain.aminmax())
             _check_range(low, high, num_domains)
-        return domain.to(device, torch.int64)
+        return send_to(device, domain, torch.int64)
     index = to_integer(domain)
     if index is None:
         raise TypeError(

@@ -29,7 +29,9 @@ def pick_device(name: str) -> torch.device:
         raise DomainwiseError(
             f"device {name!r} is not available on this machine{context}; available: {', '.join(available)}"
         )
-    return _local_gpu() if name == "cuda" and is_distributed() else torch.device(name)
+    if name != "cuda":
+        return torch.device(name)
+    return _local_gpu() if is_distributed() else torch.device(name, torch.cuda.current_device())
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -1,11 +1,14 @@
 """One run over several processes, started by `torchrun`. In a single process all of this does nothing."""
 
+import math
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count as counted
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,12 +18,13 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
 from domainwise.algorithms import Algorithm
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, ProcessLost
 from domainwise.perturbations.distributed import mean_over_ranks
 from domainwise.seeds import seed_hash
 from domainwise.training.config import RunConfig
 
 _groups = counted()
+_TORCH = Path(dist.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,11 @@ class World:
         """Average each value over all ranks."""
         if self.size == 1:
             return list(values)
-        total = torch.tensor(list(values), dtype=torch.float64)
-        dist.all_reduce(total)
-        return [float(value) for value in total / self.size]
+        own = torch.tensor(list(values), dtype=torch.float64)
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own)
+        # Rounded once, so that a mean depends neither on the order of the ranks nor on what it is sent with.
+        return [math.fsum(each) / self.size for each in zip(*(part.tolist() for part in parts), strict=True)]
 
     def average_(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors that ranks measured on their shards, such as batch norm statistics, by their mean."""
@@ -135,27 +141,44 @@ def join_process_group(device: torch.device) -> Iterator[World]:
         # A new prefix, because keys that an earlier group left in the store would mislead this one.
         store = PrefixStore(f"domainwise/{next(_groups)}", store)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=count)
-        try:
-            yield World(rank, count)
-        finally:
-            dist.destroy_process_group()
+        with _name_lost_processes(rank, count):
+            dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+            try:
+                yield World(rank, count)
+            finally:
+                dist.destroy_process_group()
+
+
+@contextmanager
+def _name_lost_processes(rank: int, count: int) -> Iterator[None]:
+    """Turn an error of torch.distributed into one line: it comes when the connection to another process is closed."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(Path(frame.filename).is_relative_to(_TORCH) for frame in traceback.extract_tb(error.__traceback__)):
+            raise
+        raise ProcessLost(
+            f"process {rank} of {count} lost its connection to another, which has ended; rerun the same command to "
+            "resume"
+        ) from error
 
 
 @contextmanager
 def watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed, however often.
+    """Yield a function that returns whether to save and stop: after Ctrl-C or SIGTERM, however often.
 
-    torchrun forwards the signal to processes that already got it from the terminal, so a second one means nothing.
+    torchrun forwards signals to processes that already got them from the terminal, so a second one means nothing. It
+    sends SIGTERM to all if one has ended; they then find out themselves, and say so.
     """
-    pressed = False
+    is_interrupted = False
 
     def note(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
+        nonlocal is_interrupted
+        is_interrupted = True
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: pressed
+        yield lambda: is_interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

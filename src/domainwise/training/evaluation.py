@@ -84,7 +84,8 @@ def measure_holdout_loss(
     for name, indices in holdouts.items():
         shard = world.shard(indices)
         batches = iterate_batches(dataset.domains[dataset.index(name)], shard, device) if len(shard) else ()
-        sums.append(sum(float(F.cross_entropy(predict(x), y, reduction="sum")) for x, y in batches))
+        losses = [F.cross_entropy(predict(x), y, reduction="sum") for x, y in batches]
+        sums.append(sum(torch.stack(losses).tolist()) if losses else 0.0)
     sums = [mean * world.size for mean in world.mean_floats(sums)]
     return sum(total / len(indices) for total, indices in zip(sums, holdouts.values(), strict=True)) / len(holdouts)
 
@@ -111,12 +112,13 @@ def count_correct(
     attack: Attack = lambda x, y: x,
 ) -> int:
     """Return the number of images that are classified correctly after an attack."""
-    correct = 0
+    # Read at the end: a read per batch would let the device wait for the host.
+    correct = torch.zeros((), dtype=torch.int64, device=device)
     for x, y in iterate_batches(domain, indices, device) if len(indices) else ():
         x_adv = attack(x, y)
         with torch.no_grad():
-            correct += int((predict(x_adv).argmax(1) == y).sum())
-    return correct
+            correct += (predict(x_adv).argmax(1) == y).sum()
+    return int(correct)
 
 
 def build_attack(

@@ -3,9 +3,10 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import Algorithm
+from domainwise.algorithms.base import read_measurements
 from domainwise.averaging import WeightAverage, build_average
 from domainwise.data.batches import draw_batches
 from domainwise.data.dataset import Split, split_domains
@@ -22,6 +24,7 @@ from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, 
 from domainwise.seeds import seed_hash
 from domainwise.selection.score import selection_score
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
+from domainwise.training.checkpoint import check_entries, check_progress
 from domainwise.training.config import RunConfig, newer_defaults
 from domainwise.training.device import (
     autocast,
@@ -38,6 +41,8 @@ from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, r
 from domainwise.training.schedule import PlateauSchedule, read_factors
 from domainwise.training.tracking import check_logger, track_run
 
+# On a device other than the CPU, how many updates may be under way before the host reads what they measured.
+_READ_EVERY = 10
 OnStart = Callable[[RunConfig, int], None]
 OnStep = Callable[[int, float], None]
 OnRecord = Callable[[Record], None]
@@ -69,7 +74,8 @@ class Trainer:
     Args:
         on_data: called while images are read and decoded, which happens once.
         on_start: called before the first update with the config, every default filled in, and the updates already done.
-        on_step: called after every update with the number of updates done and the loss.
+        on_step: called after every update with the number of updates done and the newest loss that was read: on the
+            CPU that of the update; elsewhere every tenth is read, because the device would wait for the host.
         on_record: called with each record, first with those of an earlier part of the run.
         should_stop: asked after every update; True saves the state and raises `RunInterrupted`.
         datasets: where the dataset comes from; share one between consecutive runs to build their data once.
@@ -94,6 +100,9 @@ class Trainer:
         # What a checkpoint holds, besides the algorithm and the random state.
         self.step = 0
         self.measurements: list[dict[str, float]] = []
+        # What the latest updates measured, not yet read from the device, and the newest loss that was.
+        self.unread: list[Mapping[str, float]] = []
+        self.loss = math.nan
         self.records: list[Record] = []
         self.best_score = -1.0
         self.schedule: PlateauSchedule | None = None
@@ -222,6 +231,7 @@ class Trainer:
         if self.world.is_main:
             for caveat in (*caveats, *_snapshot_caveats(self.algorithm, self.config)):
                 warnings.warn(caveat, stacklevel=3)
+        read_every = 1 if self.device.type == "cpu" else _READ_EVERY
         first_step, start = self.step, time.perf_counter()
         while self.step < last_step and self.lr_factor > 0:
             batches = self._draw_batches()
@@ -235,21 +245,19 @@ class Trainer:
                 self.world.average_(self.algorithm.buffers())
             if self.average is not None:
                 self.average.update_(self.algorithm.network, self._measure_loss)
-            measurement, should_stop = self._average_over_ranks(measurement)
-            loss = measurement["loss"]
-            if not math.isfinite(loss):
-                raise DomainwiseError(
-                    f"training diverged: the loss is {loss} at step {self.step}; try a lower lr or epsilon"
-                )
-            self.measurements.append(measurement)
+            self.unread.append(measurement)
             self.step += 1
-            self.on_step(self.step, loss)
-            if self.step - 1 in record_steps:
+            is_recorded = self.step - 1 in record_steps
+            should_stop = self._synchronize(is_recorded or self.step == last_step or self.step % read_every == 0)
+            self.on_step(self.step, self.loss)
+            if is_recorded:
                 record = self._record((time.perf_counter() - start) / (self.step - first_step))
                 self.log(record)
                 self.on_record(record)
                 first_step, start = self.step, time.perf_counter()
             elif should_stop():
+                if self.unread:
+                    self._synchronize(is_due=True)
                 with self.world.synchronize_errors():
                     self._save()
                 raise RunInterrupted(f"stopped after {self.step} steps")
@@ -261,12 +269,30 @@ class Trainer:
             elif self.world.is_main:
                 self.folder.write_done(None if self.step == steps else self.step - 1)
 
-    def _average_over_ranks(self, measurement: dict[str, float]) -> tuple[dict[str, float], Callable[[], bool]]:
-        """Return the mean measurement, and whether any rank should stop: one message for both."""
-        if self.world.size == 1:
-            return measurement, self.should_stop
-        *means, stopping = self.world.mean_floats([*measurement.values(), float(self.should_stop())])
-        return dict(zip(measurement, means, strict=True)), lambda: stopping > 0
+    def _synchronize(self, is_due: bool) -> Callable[[], bool]:
+        """Return whether any rank should stop; if due, read the means of what all measured. One message for both.
+
+        Raises:
+            DomainwiseError: training has diverged.
+        """
+        measured = read_measurements(self.unread) if is_due else []
+        should_stop = self.should_stop
+        if self.world.size > 1:
+            values = [value for measurement in measured for value in measurement.values()]
+            *values, stopping = self.world.mean_floats([*values, float(self.should_stop())])
+            means = iter(values)
+            measured = [{name: next(means) for name in measurement} for measurement in measured]
+            should_stop = partial(bool, stopping)
+        if is_due:
+            self.unread.clear()
+        for step, measurement in enumerate(measured, start=self.step - len(measured)):
+            self.loss = measurement["loss"]
+            if not math.isfinite(self.loss):
+                raise DomainwiseError(
+                    f"training diverged: the loss is {self.loss} at step {step}; try a lower lr or epsilon"
+                )
+        self.measurements += measured
+        return should_stop
 
     def _draw_batches(self) -> list[tuple[Tensor, Tensor]]:
         # Every rank draws the whole batch, so that their generators stay in step, and keeps its shard.
@@ -359,7 +385,12 @@ class Trainer:
             )
 
     def _restore(self, checkpoint: dict[str, Any]) -> None:
+        records = self.folder.read_records()
         try:
+            check_entries(checkpoint, self._setting("steps"))
+            count = checkpoint["records"]
+            if len(records) >= count:
+                check_progress(checkpoint, records[:count])
             self.step, self.measurements = checkpoint["step"], checkpoint["measured"]
             self.best_score = checkpoint["best"]
             self.algorithm.load_state_dict(checkpoint["algorithm"])
@@ -372,11 +403,12 @@ class Trainer:
             for name, generator in self.generators.items():
                 generator.set_state(states[name])
             set_random_state(self.device, checkpoint["random"])
-            count = checkpoint["records"]
-        except (KeyError, RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise DomainwiseError(f"{self.folder.checkpoint_file} does not match this run: {reason}") from error
-        records = self.folder.read_records()
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"missing key {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise DomainwiseError(
+                f"{self.folder.checkpoint_file} does not match this run: {reason}; restore it, or delete it to train "
+                "from the start"
+            ) from error
         if len(records) < count:
             raise DomainwiseError(
                 f"{self.folder.records_file} has {len(records)} records, but the checkpoint counts {count}; restore it"
