@@ -189,7 +189,7 @@ def test_check_counts_a_csv_file(domainwise: Cli, pets: Path, tmp_path: Path) ->
     assert outcome.code == 0, outcome.err
     assert rows(outcome.out)[1] == ["cat", "1", "0", "1"]
     assert "all 2 images can be read" in outcome.out
-    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,cat,home\n")
+    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,dog,home\n")
     outcome = domainwise("data", "check", table)
     assert_one_line(outcome, "1 of 2 images are broken")
     assert f"broken: {tmp_path / 'pets' / 'gone.png'} could not be read: No such file or directory\n" in outcome.out
@@ -199,12 +199,13 @@ def test_check_does_not_interpret_names_as_markup(domainwise: Cli, tmp_path: Pat
     """rich treats square brackets as markup."""
     for domain in ("[bold]", "[i]day"):
         write_image(tmp_path / "odd" / domain / "[cat]" / "[red]1.png", 3)
+        write_image(tmp_path / "odd" / domain / "[]" / "1.png", 4)
     (tmp_path / "odd" / "[bold]" / "[cat]" / "[blue]2.png").touch()
     outcome = domainwise("data", "check", "odd")
-    assert_one_line(outcome, "1 of 3 images are broken")
-    assert rows(outcome.out)[0] == ["domain", "[cat]", "all"]
-    assert rows(outcome.out)[1] == ["[bold]", "2", "2"]
-    assert rows(outcome.out)[2] == ["[i]day", "1", "1"]
+    assert_one_line(outcome, "1 of 5 images are broken")
+    assert rows(outcome.out)[0] == ["class", "[bold]", "[i]day", "all"]
+    assert rows(outcome.out)[1] == ["[]", "1", "1", "2"]
+    assert rows(outcome.out)[2] == ["[cat]", "2", "1", "3"]
     assert "[bold]/[cat]/[blue]2.png is empty" in outcome.out
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from domainwise.data.decoding import decode_image
+from domainwise.data.decoding import UnreadableFile, decode_image, read_image_file
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
@@ -113,10 +114,13 @@ def _split(files: Sequence[Path], size: int) -> Iterator[Sequence[Path]]:
 
 def _read_image(file: Path, channels: int, size: int) -> Tensor | str:
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        return f"could not be read: {error.strerror}"
-    return prepare_image(content, channels, size)
+        content = read_image_file(file)
+    except UnreadableFile as error:
+        return str(error)
+    with warnings.catch_warnings():
+        # Pillow warns about odd headers; what matters here is whether the image can be decoded.
+        warnings.simplefilter("ignore")
+        return prepare_image(content, channels, size)
 
 
 def prepare_image(content: bytes, channels: int, size: int) -> Tensor | str:
