@@ -14,7 +14,7 @@ from torch import Tensor
 from domainwise.data.decoding import UnreadableFile, decode_image, read_image_file
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, escape_name, unknown_choice
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
@@ -142,11 +142,14 @@ def check_prediction_format(path: Path) -> str:
 
 
 def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
-    """Return predictions with the probabilities of all classes as the text of a csv or json file."""
+    """Return predictions with the probabilities of all classes as the text of a csv or json file.
+
+    File names that are not UTF-8 are escaped.
+    """
     if name == "json":
         rows = [
             {
-                "image": str(each.file),
+                "image": escape_name(each.file),
                 "class": each.label or None,
                 "probability": each.probabilities.get(each.label),
                 "probabilities": each.probabilities,
@@ -161,5 +164,5 @@ def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
     writer.writerow(("image", "class", "probability", *classes, "error"))
     for each in predictions:
         values = [each.probabilities.get(name) for name in classes]
-        writer.writerow((each.file, each.label, each.probabilities.get(each.label), *values, each.error))
+        writer.writerow((escape_name(each.file), each.label, each.probabilities.get(each.label), *values, each.error))
     return text.getvalue()

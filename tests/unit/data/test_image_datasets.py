@@ -11,7 +11,7 @@ from image_kinds import BAD, GOOD, write_images, write_photos, write_tree
 from domainwise.data import image_files
 from domainwise.data.decoding import decode_image
 from domainwise.data.image_datasets import check_images
-from domainwise.data.listing import list_images
+from domainwise.data.listing import Listing, list_images
 from domainwise.errors import DomainwiseError
 
 SIZE = 8
@@ -158,6 +158,25 @@ def test_image_size_below_1_raises(tmp_path: Path, size: int) -> None:
     root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}})
     with pytest.raises(DomainwiseError, match=f"^image_size must be at least 1, got {size}$"):
         image_files(root, image_size=size)
+
+
+def test_image_size_beyond_the_limit_raises(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}})
+    with pytest.raises(DomainwiseError, match=r"^image_size must be at most 16384, got 1000000000000$"):
+        image_files(root, image_size=10**12)
+
+
+def test_listing_is_reported_before_any_image_is_read(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}, "night": {"cat": 1, "dog": 1}})
+    reports: list[object] = []
+
+    def stop(listing: Listing) -> None:
+        raise DomainwiseError(", ".join(domain.name for domain in listing.domains))
+
+    with pytest.raises(DomainwiseError, match=r"^day, night$"):
+        image_files(root, on_progress=lambda *report: reports.append(report), on_listing=stop)
+    assert reports == []
+    assert not (tmp_path / "cache").exists()
 
 
 def test_progress_has_the_domain(tmp_path: Path) -> None:
