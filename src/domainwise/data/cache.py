@@ -90,7 +90,7 @@ def clear_cache() -> None:
         DomainwiseError: the folder is the root or the home folder, or has other contents and no entry.
     """
     folder = cache_folder()
-    if folder.resolve() in (Path(folder.anchor).resolve(), Path.home().resolve()):
+    if os.path.realpath(folder) in (os.path.realpath(place) for place in ("/", os.path.expanduser("~"))):
         raise _foreign_folder(folder, "is not a folder for a cache alone")
     paths = [path for path in _list_folder(folder) if path.suffix != ".lock"]
     own = [path for path in paths if _is_own(path)]
@@ -174,7 +174,7 @@ def _open_entry(entry: Path, count: int, size: int) -> CachedImages:
             return CachedImages(torch.empty(0, 3, size, size, dtype=torch.uint8), kept, errors, notes)
         # Copy-on-write: torch warns about read-only memory.
         rows = np.memmap(entry / _IMAGES, np.uint8, "c", shape=shape)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DomainwiseError(f"cache entry {entry} is damaged ({error}); delete that folder") from error
     return CachedImages(torch.from_numpy(rows).permute(0, 3, 1, 2), kept, errors, notes)
 
@@ -253,7 +253,7 @@ def _read_index(index: Path) -> dict[str, tuple[int, int, int, str]]:
     try:
         content = json.loads(index.read_text())
         return {file: (size, mtime, ctime, str(digest)) for file, (size, mtime, ctime, digest) in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         # The index only saves time.
         return {}
 

@@ -165,15 +165,20 @@ def _is_image_name(name: str) -> bool:
 
 
 def _has_images(folder: Path) -> bool:
-    return any(_is_image_name(name) for name in os.listdir(folder))
+    return any(_is_image_name(child.name) for child in _list_children(folder))
 
 
 def _list_subfolders(parent: Path) -> list[Path]:
+    return [
+        child for child in _list_children(parent) if child.is_dir() and not child.name.startswith(_IGNORED_PREFIXES)
+    ]
+
+
+def _list_children(folder: Path) -> list[Path]:
     try:
-        children = sorted(parent.iterdir())
+        return sorted(folder.iterdir())
     except OSError as error:
         _raise_unreadable(error)
-    return [child for child in children if child.is_dir() and not child.name.startswith(_IGNORED_PREFIXES)]
 
 
 def _raise_unreadable(error: OSError) -> NoReturn:

@@ -227,7 +227,7 @@ def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, cache_di
 @pytest.mark.parametrize(
     "damaged",
     [
-        *(b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"faults": {}}', b'{"faults": [], "notes": {}}'),
+        *(b"[" * 100_000, b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"faults": {}}', b'{"faults": [], "notes": {}}'),
         *(b'{"faults": {"x": ""}, "notes": {}}', b'{"faults": {"0": "is odd"}, "notes": {}}'),
     ],
 )
