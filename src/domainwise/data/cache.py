@@ -91,7 +91,7 @@ def clear_cache() -> None:
     """
     folder = cache_folder()
     if os.path.realpath(folder) in (os.path.realpath(place) for place in ("/", os.path.expanduser("~"))):
-        raise _foreign_folder(folder, "is not a folder for a cache alone")
+        raise _foreign_folder(folder, "is not a cache but the root or home folder")
     paths = [path for path in _list_folder(folder) if path.suffix != ".lock"]
     own = [path for path in paths if _is_own(path)]
     if paths and not own:

@@ -147,7 +147,7 @@ def find_images(folder: Path) -> list[Path]:
             path = os.path.join(parent, name)
             real = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_paths[parent], name)
             if real in entered:
-                warnings.warn(f"{path} is left out: by a link, it is a folder that is listed already", stacklevel=2)
+                warnings.warn(f"{path} is left out: it leads to a folder that is already listed", stacklevel=2)
                 continue
             entered.add(real)
             real_paths[path] = real

@@ -165,7 +165,7 @@ def test_folder_that_a_link_repeats_is_listed_once(tmp_path: Path, target: str) 
     write_photos(root / "day" / "cat" / "below", 2)
     intact = list_folder(root)
     (root / "day" / "cat" / "repeated").symlink_to(target)
-    with pytest.warns(UserWarning, match="repeated is left out: by a link, it is a folder that is listed already"):
+    with pytest.warns(UserWarning, match="repeated is left out: it leads to a folder that is already listed"):
         assert list_folder(root) == intact
 
 
