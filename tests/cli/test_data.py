@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -189,7 +190,7 @@ def test_check_counts_a_csv_file(domainwise: Cli, pets: Path, tmp_path: Path) ->
     assert outcome.code == 0, outcome.err
     assert rows(outcome.out)[1] == ["cat", "1", "0", "1"]
     assert "all 2 images can be read" in outcome.out
-    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,cat,home\n")
+    table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets/gone.png,dog,home\n")
     outcome = domainwise("data", "check", table)
     assert_one_line(outcome, "1 of 2 images are broken")
     assert f"broken: {tmp_path / 'pets' / 'gone.png'} could not be read: No such file or directory\n" in outcome.out
@@ -199,12 +200,13 @@ def test_check_does_not_interpret_names_as_markup(domainwise: Cli, tmp_path: Pat
     """rich treats square brackets as markup."""
     for domain in ("[bold]", "[i]day"):
         write_image(tmp_path / "odd" / domain / "[cat]" / "[red]1.png", 3)
+        write_image(tmp_path / "odd" / domain / "[]" / "1.png", 4)
     (tmp_path / "odd" / "[bold]" / "[cat]" / "[blue]2.png").touch()
     outcome = domainwise("data", "check", "odd")
-    assert_one_line(outcome, "1 of 3 images are broken")
-    assert rows(outcome.out)[0] == ["domain", "[cat]", "all"]
-    assert rows(outcome.out)[1] == ["[bold]", "2", "2"]
-    assert rows(outcome.out)[2] == ["[i]day", "1", "1"]
+    assert_one_line(outcome, "1 of 5 images are broken")
+    assert rows(outcome.out)[0] == ["class", "[bold]", "[i]day", "all"]
+    assert rows(outcome.out)[1] == ["[]", "1", "1", "2"]
+    assert rows(outcome.out)[2] == ["[cat]", "2", "1", "3"]
     assert "[bold]/[cat]/[blue]2.png is empty" in outcome.out
 
 
@@ -369,6 +371,164 @@ def test_training_on_a_csv_file_equals_training_on_its_folder(domainwise: Cli, p
 def test_misspelt_domain_is_one_line(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     words = ["--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "nigth"]
     assert_one_line(domainwise("train", *words, "-o", tmp_path / "run"), "did you mean 'night'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--test-domain", "nigth"], "unknown domain of pets 'nigth'; did you mean 'night'?"),
+        (["--test-domain", "x", "--train-domain", "dya"], "did you mean 'day'?"),
+        ([], "no test domain for pets; choose with --test-domain from day, night, x"),
+        (["--test-domain", "x", "--test-domain", "x"], "test domain 'x' is given 2 times; give it once"),
+        (
+            ["--test-domain", "x", "--train-domain", "day", "--train-domain", "day"],
+            "training domain 'day' is given 2 times; give it once",
+        ),
+    ],
+)
+def test_wrong_domains_are_reported_before_decoding(
+    domainwise: Cli, pets: Path, cache_dir: Path, words: list[str], message: str
+) -> None:
+    assert_one_line(domainwise("train", "--dataset", pets, *TINY, *SMALL_NETWORK, *words), message)
+    assert not cache_dir.exists()
+
+
+def test_sweep_reports_an_unknown_test_domain_before_decoding(domainwise: Cli, pets: Path, cache_dir: Path) -> None:
+    words = ["--dataset", pets, "--algorithm", "erm", "--test-domain", "nigth", "--output", "sweep"]
+    assert_one_line(domainwise("sweep", *words), "unknown domain of pets 'nigth'; did you mean 'night'?")
+    assert not cache_dir.exists()
+
+
+def read_name(run: Path) -> tuple[str, str]:
+    """The dataset's name in the config and in the records."""
+    config = json.loads((run / "config.json").read_text())["config"]
+    return config["dataset"], json.loads((run / "records.jsonl").read_text().splitlines()[-1])["dataset"]
+
+
+def test_dataset_has_the_name_that_the_user_gave(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(pets)
+    words = ["train", *TINY, *SMALL_NETWORK, "--test-domain", "x"]
+    for given, name in ((["--dataset", "link"], "link"), (["--dataset", pets, "--name", "my pets"], "my pets")):
+        outcome = domainwise(*words, *given)
+        assert outcome.code == 0, outcome.err
+        (run,) = (tmp_path / "runs").glob(f"{name}-erm-*")
+        assert read_name(run) == (name, name)
+        assert "name" not in json.loads((run / "config.json").read_text())["config"]
+
+
+def test_earlier_run_of_a_link_goes_on_under_its_name(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    """Earlier versions gave a link the name of its target."""
+    (tmp_path / "link").symlink_to(pets)
+    words = ["train", *TINY, *SMALL_NETWORK, "--test-domain", "x"]
+    for place in ([], ["-o", "run"]):
+        assert domainwise(*words, "--dataset", "pets", *place).code == 0
+        before = [read_files(tmp_path / folder) for folder in ("runs", "run")]
+        outcome = domainwise(*words, "--dataset", "link", *place)
+        assert outcome.code == 0, outcome.err
+        assert [read_files(tmp_path / folder) for folder in ("runs", "run")] == before
+    # A new run next to it is comparable with it.
+    assert domainwise(*words, "--dataset", "link", "--trial-seed", 1).code == 0
+    assert {read_name(run) for run in (tmp_path / "runs").iterdir()} == {("pets", "pets")}
+
+
+def read_files(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dataset", "silhouettes", "--name", "mine"], "dataset silhouettes keeps its name; --name is for your own"),
+        (["--dataset", "pets", "--name", " "], "' ' cannot be the name of a dataset; choose another --name"),
+        (["--dataset", "pets", "--name", "a\x1b"], "cannot be the name of a dataset; choose another --name"),
+        (["--dataset", "~nobody-here/pets"], "starts with ~nobody-here, but that is no user's home"),
+        (["--dataset", "silhouettes", "--data-dir", "~nobody-here"], "starts with ~nobody-here"),
+        (["--dataset", "./loop"], "loop is neither a folder of images nor a CSV file"),
+        (["--dataset", "./pipe"], "pipe is neither a folder of images nor a CSV file"),
+        (["--dataset", "./pipe.csv"], "pipe.csv is neither a folder of images nor a CSV file"),
+        (["--dataset", "/dev/zero"], "/dev/zero is neither a folder of images nor a CSV file"),
+    ],
+)
+def test_unusable_dataset_is_one_line(
+    domainwise: Cli, tmp_path: Path, pets: Path, words: list[str], message: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert_one_line(domainwise("train", *words), message)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train_count=1000000000000", "GB of memory, and there are"),
+        (f"train_count={'9' * 30}", "dataset option train_count is an integer of more than 64 bits"),
+        (f"train_count={'9' * 5000}", "dataset option train_count must be an integer, got '999"),
+        ("train_count=1.5", "dataset option train_count must be an integer, got 1.5"),
+        ("train_count=True", "dataset option train_count must be an integer, got True"),
+        ("noise=1e999", "dataset option noise must be finite, got inf"),
+        ("noise=nan", "dataset option noise must be a finite number, got 'nan'"),
+        ("shifts={1, 2}", "dataset option shifts must be a number, a string, True or False, or a list of these"),
+        ("shifts=8", "dataset option shifts must be a list of finite numbers, got 8"),
+        ("shifts=[]", "shifts is empty: without a shift there is no test domain"),
+        (f"shifts={'[' * 50}{']' * 50}", "dataset option shifts is nested more than 10 levels deep"),
+        (f"shifts={'[' * 10_000}{']' * 10_000}", "dataset option shifts must be a list of finite numbers, got '[["),
+        (f"shifts={'-' * 10_000}1", "dataset option shifts must be a list of finite numbers"),
+        ("shifts={[]: 1}", "dataset option shifts must be a list of finite numbers"),
+    ],
+)
+def test_unusable_dataset_option_is_one_line(domainwise: Cli, option: str, message: str) -> None:
+    assert_one_line(domainwise("train", "--steps", 1, "--dataset-option", option), message)
+
+
+def test_option_of_an_image_folder_has_its_type(domainwise: Cli, pets: Path) -> None:
+    words = ["train", "--dataset", pets, "--test-domain", "x", "--dataset-option"]
+    assert_one_line(domainwise(*words, "skip_broken=false"), "skip_broken must be True or False, got 'false'")
+    assert_one_line(domainwise(*words, "image_size=32.5"), "image_size must be an integer, got 32.5")
+    assert_one_line(domainwise(*words, "image_size=1000000"), "image_size must be at most 16384, got 1000000")
+
+
+@pytest.mark.parametrize("variable", ["DOMAINWISE_CACHE", "DOMAINWISE_DATA"])
+def test_home_of_an_unknown_user_is_one_line(
+    domainwise: Cli, pets: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "~nobody-here")
+    words = ["prepare", pets] if variable == "DOMAINWISE_CACHE" else ["list"]
+    assert_one_line(domainwise("data", *words), "~nobody-here starts with ~nobody-here, but that is no user's home")
+
+
+def test_names_that_are_not_utf8_are_readable(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    day = (pets / "day").rename(pets / os.fsdecode(b"d\xe4y"))
+    broken = day / "cat" / os.fsdecode(b"\xff\x1b.png")
+    broken.touch()
+    for words in (["--json"], []):
+        outcome = domainwise("data", "check", pets, *words)
+        assert_one_line(outcome, "1 of 37 images are broken")
+        shown = outcome.out.replace("\\\\", "\\")
+        assert "d\\xe4y/cat/\\xff\\x1b.png" in shown
+    broken.unlink()
+    words = ["train", "--dataset", pets, *TINY, *SMALL_NETWORK, "--test-domain", "d\\xe4y", "-o", tmp_path / "run"]
+    outcome = domainwise(*words)
+    assert outcome.code == 0, outcome.err
+
+
+def test_special_files_are_broken_images(domainwise: Cli, pets: Path) -> None:
+    os.mkfifo(pets / "day" / "cat" / "pipe.png")
+    (pets / "x" / "dog" / "zero.png").symlink_to("/dev/zero")
+    outcome = domainwise("data", "check", pets)
+    assert_one_line(outcome, "2 of 38 images are broken")
+    assert "pipe.png is a FIFO, not a file\n" in outcome.out
+    assert "zero.png is a device, not a file\n" in outcome.out
+    assert_one_line(domainwise("data", "prepare", pets), "pipe.png is a FIFO, not a file; use --skip-broken")
+
+
+def test_clear_cache_of_a_foreign_folder_is_one_line(
+    domainwise: Cli, pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(pets))
+    outcome = domainwise("data", "clear-cache")
+    assert_one_line(outcome, f"{pets} is not a cache of decoded images: it contains day, and no images; nothing was")
+    assert len(list(pets.iterdir())) == 3
 
 
 def test_shift_of_a_folder(domainwise: Cli, pets: Path) -> None:

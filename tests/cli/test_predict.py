@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,45 @@ def test_the_python_call_returns_the_same(run: Path, pictures: Path) -> None:
     assert [each.file.name for each in predictions] == [f"{index}.png" for index in range(6)]
     assert all(sum(each.probabilities.values()) == pytest.approx(1, abs=1e-5) for each in predictions)
     assert all(each.probabilities[each.label] == max(each.probabilities.values()) for each in predictions)
+
+
+def test_special_files_are_reported(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    with open(tmp_path / "large.png", "wb") as sparse:
+        sparse.truncate(10**12)
+    result = domainwise("predict", run, "/dev/zero", tmp_path, pictures / "0.png", "--json")
+    assert result.code == 1
+    assert [row["error"] for row in json.loads(result.out)] == [
+        "is a device, not a file",
+        "is too large (1,000,000,000,000 bytes; the limit is 536,870,910)",
+        "could not be read: Too many levels of symbolic links",
+        "is a FIFO, not a file",
+        None,
+    ]
+    assert result.err.count("\n") == 4
+    missing = domainwise("predict", run, tmp_path / "loop.png")
+    assert (missing.code, "not found" in missing.err) == (2, True)
+
+
+@pytest.mark.filterwarnings("default")
+def test_folder_with_a_loop_is_predicted_once(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").symlink_to(pictures)
+    (tmp_path / "again").symlink_to(tmp_path)
+    result = domainwise("predict", run, tmp_path, "--json")
+    assert result.code == 0
+    assert len(json.loads(result.out)) == 6
+    assert f"{tmp_path / 'again'} is left out" in result.err
+
+
+def test_names_that_are_not_utf8_are_escaped(domainwise: Call, run: Path, pictures: Path, tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"\xff\n.png")
+    file.write_bytes((pictures / "0.png").read_bytes())
+    shown = f"{tmp_path}/\\xff\\x0a.png"
+    assert json.loads(domainwise("predict", run, file, "--json").out)[0]["image"] == shown
+    assert "\\xff\\x0a.png" in domainwise("predict", run, file).out
+    assert domainwise("predict", run, tmp_path, "-o", tmp_path / "out.csv").code == 0
+    assert shown in (tmp_path / "out.csv").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

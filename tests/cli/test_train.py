@@ -135,7 +135,7 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
         (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),
         (["--dataset-option", "image_size=4"], "image_size must be at least 16"),
-        (["--dataset-option", "image_size=wide"], "could not be built"),
+        (["--dataset-option", "image_size=wide"], "dataset option image_size must be an integer, got 'wide'"),
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (["--train-domain", "shift_0"], "domain 'shift_0' of silhouettes has the fixed role test, not train"),
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),

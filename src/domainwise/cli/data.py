@@ -17,7 +17,7 @@ from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
 from domainwise.data.paths import cache_folder, data_folder
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, escape_name
 
 if TYPE_CHECKING:
     from domainwise.data import Dataset
@@ -63,8 +63,8 @@ def list_command(
     Console().print(table)
     if not quiet:
         Console(stderr=True).print(
-            f"\ndata folder: {escape(str(data_folder(data_dir)))}; a folder root/domain/class/image or a CSV file with "
-            "columns path, label, domain is a dataset too",
+            f"\ndata folder: {escape(escape_name(data_folder(data_dir)))}; a folder root/domain/class/image or a CSV "
+            "file with columns path, label, domain is a dataset too",
             highlight=False,
             soft_wrap=True,
         )
@@ -76,7 +76,7 @@ def _describe_location(status: DatasetStatus) -> str:
     if status.folder is None:
         return "synthetic, no download"
     if status.is_available:
-        return escape(str(status.folder))
+        return escape(escape_name(status.folder))
     size = f" ({status.megabytes} MB)" if status.megabytes else ""
     return f"[yellow]not found[/yellow]: domainwise data prepare {status.name}{size}"
 
@@ -116,8 +116,8 @@ def check(
     if as_json:
         findings = {
             "missing_classes": result.missing_classes,
-            "converted": {str(file): note for file, note in result.notes.items()},
-            "broken": {str(file): error for file, error in result.errors.items()},
+            "converted": {escape_name(file): note for file, note in result.notes.items()},
+            "broken": {escape_name(file): error for file, error in result.errors.items()},
         }
         print(json.dumps(_describe_counts(listing) | findings, indent=2))
     else:
@@ -186,11 +186,11 @@ def _print_findings(console: Console, result: "ImageCheck", quiet: bool) -> None
     lines = [f"[yellow]note[/yellow]: {escape(line)}" for line in result.missing_classes]
     for note, count in Counter(result.notes.values()).items():
         first = next(file for file, file_note in result.notes.items() if file_note == note)
-        lines.append(f"{count} images are {note}: {escape(str(first))} ...")
+        lines.append(f"{count} images are {note}: {escape(escape_name(first))} ...")
     if quiet:
         lines = []
     for file, error in list(result.errors.items())[:_MAX_ERRORS]:
-        lines.append(f"[red]broken[/red]: {escape(f'{file} {error}')}")
+        lines.append(f"[red]broken[/red]: {escape(escape_name(f'{file} {error}'))}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -329,4 +329,4 @@ def clear(quiet: Quiet = False) -> None:
     count, size = cache_size()
     clear_cache()
     if not quiet:
-        print(f"removed {count} cache entries ({size / 1e6:.0f} MB) from {cache_folder()}")
+        print(f"removed {count} cache entries ({size / 1e6:.0f} MB) from {escape_name(cache_folder())}")

@@ -146,5 +146,5 @@ def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[
 def _parse_literal(word: str) -> Any:
     try:
         return ast.literal_eval(word)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return word

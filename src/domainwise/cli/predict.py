@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from domainwise.cli.console import DataProgress
+from domainwise.cli.console import DataProgress, print_table
 from domainwise.cli.options import Device, OwnAlgorithm, OwnNetwork, Quiet
+from domainwise.errors import escape_name
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -69,17 +68,16 @@ def predict(
         print(f"wrote {output}", file=sys.stderr)
     failures = [each for each in predictions if each.error]
     for each in failures:
-        print(f"error: {each.file} {each.error}", file=sys.stderr)
+        print(f"error: {escape_name(each.file)} {each.error}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
 
 
 def _print_predictions(predictions: Sequence["Prediction"], top: int) -> None:
-    table = Table("image", "class", box=None, header_style="bold")
-    table.add_column("probability", justify="right")
+    rows = []
     for each in predictions:
         classes = sorted(each.probabilities.items(), key=lambda pair: -pair[1])[:top]
         for place, (name, probability) in enumerate(classes):
-            table.add_row(Text(str(each.file) if place == 0 else ""), Text(name), f"{probability:.1%}")
-    if table.rows:
-        Console().print(table)
+            rows.append((escape_name(each.file) if place == 0 else "", name, f"{probability:.1%}"))
+    if rows:
+        print_table(("image", "class", "probability"), rows, numeric=1)

@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from domainwise.data.decoding import DECODING_RULE, DecodedImage, decode_image
+from domainwise.data.decoding import DECODING_RULE, DecodedImage, UnreadableFile, decode_image, read_image_file
 from domainwise.data.paths import CACHE_VARIABLE, OnProgress, cache_folder, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import hold_lock, write_atomic
 
 _IMAGES, _ENTRY, _FINGERPRINTS = "images", "entry.json", "seen.json"
-# Entries and fingerprint files, complete or partial; lock files are not removed.
-_OWN_NAME = re.compile(rf"\.?[0-9a-f]{{32}}(\.{re.escape(_FINGERPRINTS)})?(\.partial)?")
+_ENTRY_NAME = re.compile(r"[0-9a-f]{32}")
+_PARTIAL_NAME = re.compile(r"\.[0-9a-f]{32}\.partial")
+_FINGERPRINTS_NAME = re.compile(rf"\.?[0-9a-f]{{32}}\.{re.escape(_FINGERPRINTS)}(\..*)?")
 _DECODE_CHUNK, _READ_CHUNK = 256, 1024
 
 
@@ -75,23 +76,60 @@ def load_cached_images(files: Sequence[Path], size: int, on_progress: OnProgress
 
 def cache_size() -> tuple[int, int]:
     """Return the number of entries and their total size in bytes."""
-    entries = [path for path in _list_own_paths() if (path / _ENTRY).is_file()]
-    return len(entries), sum(file.stat().st_size for entry in entries for file in entry.iterdir())
+    folder = cache_folder()
+    entries = [path for path in _list_folder(folder) if _ENTRY_NAME.fullmatch(path.name) and _is_own(path)]
+    return len(entries), sum(file.lstat().st_size for entry in entries for file in entry.iterdir())
 
 
 def clear_cache() -> None:
-    """Remove all entries and nothing else; processes that have an entry open can go on using it."""
-    for path in _list_own_paths():
+    """Remove all entries and nothing else; processes that have an entry open can go on using it.
+
+    Lock files stay: if one were removed, two processes could hold locks of the same name.
+
+    Raises:
+        DomainwiseError: the folder is the root or the home folder, or has other contents and no entry.
+    """
+    folder = cache_folder()
+    if os.path.realpath(folder) in (os.path.realpath(place) for place in ("/", os.path.expanduser("~"))):
+        raise _foreign_folder(folder, "is not a cache but the root or home folder")
+    paths = [path for path in _list_folder(folder) if path.suffix != ".lock"]
+    own = [path for path in paths if _is_own(path)]
+    if paths and not own:
+        raise _foreign_folder(folder, f"is not a cache of decoded images: it contains {paths[0].name}, and no images")
+    for path in own:
+        # Only what was recognized, file by file: nothing below a folder or a link is ever removed.
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            for file in path.iterdir():
+                file.unlink(missing_ok=True)
+            path.rmdir()
         else:
             path.unlink(missing_ok=True)
 
 
-def _list_own_paths() -> list[Path]:
-    """Return what this module wrote into the folder, which may contain other files of the user."""
-    folder = cache_folder()
-    return [path for path in folder.iterdir() if _OWN_NAME.fullmatch(path.name)] if folder.is_dir() else []
+def _foreign_folder(folder: Path, reason: str) -> DomainwiseError:
+    return DomainwiseError(f"{folder} {reason}; nothing was removed. Set ${CACHE_VARIABLE} to the folder of the cache")
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether this module wrote a folder or file, complete or partial, by its name and its contents."""
+    if path.is_symlink():
+        return False
+    if not path.is_dir():
+        return path.is_file() and _FINGERPRINTS_NAME.fullmatch(path.name) is not None
+    is_entry, is_partial = (pattern.fullmatch(path.name) for pattern in (_ENTRY_NAME, _PARTIAL_NAME))
+    if not is_entry and not is_partial:
+        return False
+    files = list(path.iterdir())
+    names = {file.name for file in files if file.is_file() and not file.is_symlink()}
+    if len(names) < len(files):
+        return False
+    if is_entry:
+        return names == {_IMAGES, _ENTRY}
+    return all(name in (_IMAGES, _ENTRY) or name.startswith(f".{_ENTRY}.") for name in names)
 
 
 def _build_entry(
@@ -136,8 +174,8 @@ def _open_entry(entry: Path, count: int, size: int) -> CachedImages:
             return CachedImages(torch.empty(0, 3, size, size, dtype=torch.uint8), kept, errors, notes)
         # Copy-on-write: torch warns about read-only memory.
         rows = np.memmap(entry / _IMAGES, np.uint8, "c", shape=shape)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DomainwiseError(f"cache entry {entry} is damaged ({error}); run `domainwise data clear-cache`") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DomainwiseError(f"cache entry {entry} is damaged ({error}); delete that folder") from error
     return CachedImages(torch.from_numpy(rows).permute(0, 3, 1, 2), kept, errors, notes)
 
 
@@ -155,10 +193,9 @@ def decode_files(
 
     def decode(file: Path, expected: str | None) -> DecodedImage:
         try:
-            content = file.read_bytes()
-        except OSError as error:
-            image = DecodedImage(None, error=f"could not be read: {error.strerror or error}")
-            fingerprint = UNREADABLE
+            content = read_image_file(file)
+        except UnreadableFile as error:
+            image, fingerprint = DecodedImage(None, error=str(error)), UNREADABLE
         else:
             image, fingerprint = decode_image(content, size), _digest(content)
         if expected not in (None, fingerprint):
@@ -216,7 +253,7 @@ def _read_index(index: Path) -> dict[str, tuple[int, int, int, str]]:
     try:
         content = json.loads(index.read_text())
         return {file: (size, mtime, ctime, str(digest)) for file, (size, mtime, ctime, digest) in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         # The index only saves time.
         return {}
 
@@ -224,15 +261,15 @@ def _read_index(index: Path) -> dict[str, tuple[int, int, int, str]]:
 def _stat_file(file: Path) -> tuple[int, int, int] | None:
     try:
         stat = file.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _digest_file(file: Path) -> str:
     try:
-        return _digest(file.read_bytes())
-    except OSError:
+        return _digest(read_image_file(file))
+    except UnreadableFile:
         return UNREADABLE
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -70,6 +70,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if not self.domains:
             raise DomainwiseError(f"dataset {self.name!r} has no domains")
+        if len(self.classes) < 2:
+            raise DomainwiseError(f"dataset {self.name!r} has {len(self.classes)} classes; at least two are needed")
         for domain in self.domains:
             self._check(domain)
 
@@ -145,7 +147,25 @@ class Roles:
     assignment: RoleAssignment
 
 
-def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
+class _NamedDomain(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> Role | None: ...
+
+
+class NamedDomains(Protocol):
+    """All that roles depend on: a dataset, or the listing of its files, which is there before any image."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domains(self) -> Sequence[_NamedDomain]: ...
+
+
+def assign_roles(dataset: NamedDomains, train_domains: Sequence[str] = (), test_domains: Sequence[str] = ()) -> Roles:
     """Return the role of each domain.
 
     If the dataset fixes the roles, naming domains only leaves out the others of that role. Otherwise the test domains
@@ -153,11 +173,16 @@ def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domai
     domains, nothing is tested: that is how to train a final model.
 
     Raises:
-        DomainwiseError: a name is unknown, a domain has two roles or the wrong one, or a role has no domain.
+        DomainwiseError: a name is unknown or given twice, a domain has two roles or the wrong one, or a role has no
+            domain.
     """
-    for name in (*train_domains, *test_domains):
-        if name not in dataset.domain_names:
-            raise unknown_choice(f"domain of {dataset.name}", name, dataset.domain_names)
+    known = tuple(domain.name for domain in dataset.domains)
+    for kind, names in (("training", train_domains), ("test", test_domains)):
+        for name in names:
+            if name not in known:
+                raise unknown_choice(f"domain of {dataset.name}", name, known)
+            if names.count(name) > 1:
+                raise DomainwiseError(f"{kind} domain {name!r} is given {names.count(name)} times; give it once")
     if overlap := set(train_domains) & set(test_domains):
         raise DomainwiseError(f"domain {min(overlap)!r} cannot be both a training and a test domain")
     fixed = {domain.name: domain.role for domain in dataset.domains if domain.role is not None}
@@ -171,13 +196,13 @@ def assign_roles(dataset: Dataset, train_domains: Sequence[str] = (), test_domai
                     )
         by_role = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
         train = tuple(train_domains) or by_role["train"]
+        if not train:
+            raise DomainwiseError(f"no domain of {dataset.name} has the role train; nothing can be trained on")
         assignment = "fixed" if set(train) == set(by_role["train"]) else "named"
         return Roles(train, by_role["validation"], tuple(test_domains) or by_role["test"], assignment)
-    if not test_domains and set(train_domains) < set(dataset.domain_names):
-        raise DomainwiseError(
-            f"no test domain for {dataset.name}; choose with --test-domain from {', '.join(dataset.domain_names)}"
-        )
-    others = tuple(name for name in dataset.domain_names if name not in test_domains)
+    if not test_domains and set(train_domains) < set(known):
+        raise DomainwiseError(f"no test domain for {dataset.name}; choose with --test-domain from {', '.join(known)}")
+    others = tuple(name for name in known if name not in test_domains)
     if not others:
         raise DomainwiseError(f"all domains of {dataset.name} are test domains; leave at least one to train on")
     train = tuple(train_domains) or others

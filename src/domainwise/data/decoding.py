@@ -1,11 +1,19 @@
-"""Decoding of one image file to RGB bytes of a fixed size."""
+"""Reading of one image file, and its decoding to RGB bytes of a fixed size."""
 
 import io
+import os
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+# Of the formats that Pillow knows, some start other programs, and most are never photographs.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+# The most pixels that Pillow opens by default, and their bytes if they are not compressed.
+MAX_PIXELS = 178_956_970
+MAX_BYTES = 3 * MAX_PIXELS
 # Part of the key of cached images: change it when `decode_image` returns different bytes for a file.
 DECODING_RULE = "squash-bilinear-2"
 
@@ -25,6 +33,36 @@ class DecodedImage:
     error: str = ""
 
 
+class UnreadableFile(Exception):
+    """A file that cannot be read as an image; the message follows the file's name."""
+
+
+def read_image_file(file: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        UnreadableFile: it is not a regular file, too large, or could not be read.
+    """
+    try:
+        # Before it is opened: that would wait for the other end of a FIFO, and a device may have no end.
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableFile(f"is a {_describe_kind(status.st_mode)}, not a file")
+        if status.st_size > MAX_BYTES:
+            raise UnreadableFile(f"is too large ({status.st_size:,} bytes; the limit is {MAX_BYTES:,})")
+        # Files of the kernel have no size, and some never end.
+        return file.read_bytes() if status.st_size else b""
+    except OSError as error:
+        raise UnreadableFile(f"could not be read: {error.strerror or error}") from error
+    except ValueError as error:  # a name that no file can have
+        raise UnreadableFile(f"could not be read: {error}") from error
+
+
+def _describe_kind(mode: int) -> str:
+    kinds = {stat.S_ISDIR: "folder", stat.S_ISFIFO: "FIFO", stat.S_ISSOCK: "socket"}
+    return next((kind for is_kind, kind in kinds.items() if is_kind(mode)), "device")
+
+
 def decode_image(content: bytes, size: int) -> DecodedImage:
     """Decode a file's content and resize it to a square, as torchvision's `Resize((size, size))` does for PIL images.
 
@@ -34,7 +72,10 @@ def decode_image(content: bytes, size: int) -> DecodedImage:
     if not content:
         return DecodedImage(None, error="is empty (0 bytes)")
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            # Known from the header. Pillow's own limit is a setting of the process.
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels; the limit is {MAX_PIXELS:,} pixels")
             animated = "animated, first frame used" if getattr(image, "n_frames", 1) > 1 else ""
             image.load()
             rgb, conversion = _convert_to_rgb(image)

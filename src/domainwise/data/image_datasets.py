@@ -18,6 +18,14 @@ from domainwise.errors import DomainwiseError
 from domainwise.hparams import Power
 
 IMAGE_SIZE = 224
+_MAX_IMAGE_SIZE = 16384
+
+# Called with all files of a dataset before the first image is read, to raise an error without delay.
+OnListing = Callable[[Listing], object]
+
+
+def ignore_listing(listing: Listing) -> None:
+    """Do nothing: the default `OnListing`."""
 
 
 def image_files(
@@ -27,6 +35,7 @@ def image_files(
     image_size: int = IMAGE_SIZE,
     skip_broken: bool = False,
     on_progress: OnProgress = ignore_progress,
+    on_listing: OnListing = ignore_listing,
 ) -> Dataset:
     """Build a dataset from a folder root/domain/class/image, or a CSV file with columns path, label and domain.
 
@@ -36,9 +45,14 @@ def image_files(
         image_size: images are resized to this many pixels per side.
         skip_broken: leave out images that could not be read, instead of raising an error.
         on_progress: called while images are read and decoded.
+        on_listing: called before, with the files.
     """
     return build_image_dataset(
-        list_images(root), image_size=image_size, skip_broken=skip_broken, on_progress=on_progress
+        list_images(root),
+        image_size=image_size,
+        skip_broken=skip_broken,
+        on_progress=on_progress,
+        on_listing=on_listing,
     )
 
 
@@ -64,10 +78,15 @@ class PublishedDataset:
         image_size: int = IMAGE_SIZE,
         skip_broken: bool = False,
         on_progress: OnProgress = ignore_progress,
+        on_listing: OnListing = ignore_listing,
     ) -> Dataset:
         """Build the dataset; `data_dir` contains its folder, the other arguments are those of `image_files`."""
         dataset = build_image_dataset(
-            self.load_listing(data_dir), image_size=image_size, skip_broken=skip_broken, on_progress=on_progress
+            self.load_listing(data_dir),
+            image_size=image_size,
+            skip_broken=skip_broken,
+            on_progress=on_progress,
+            on_listing=on_listing,
         )
         return replace(dataset, **self.settings)
 
@@ -92,11 +111,19 @@ PUBLISHED: Mapping[str, PublishedDataset] = {
 
 
 def build_image_dataset(
-    listing: Listing, *, image_size: int, skip_broken: bool, on_progress: OnProgress = ignore_progress
+    listing: Listing,
+    *,
+    image_size: int,
+    skip_broken: bool,
+    on_progress: OnProgress = ignore_progress,
+    on_listing: OnListing = ignore_listing,
 ) -> Dataset:
     """Build the dataset of `listing`, with default settings for photographs."""
     if image_size < 1:
         raise DomainwiseError(f"image_size must be at least 1, got {image_size}")
+    if image_size > _MAX_IMAGE_SIZE:
+        raise DomainwiseError(f"image_size must be at most {_MAX_IMAGE_SIZE}, got {image_size}")
+    on_listing(listing)
     for line in listing.describe_missing_classes():
         warnings.warn(line, stacklevel=2)
     domains = []

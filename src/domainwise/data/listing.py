@@ -2,13 +2,15 @@
 
 import csv
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from domainwise.errors import DomainwiseError
+from domainwise.data.paths import expand_home
+from domainwise.errors import DomainwiseError, escape_name
 
 if TYPE_CHECKING:
     from domainwise.data.dataset import Role
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _IGNORED_PREFIXES = (".", "__")
 _LAYOUT = "images are expected at root/domain/class/image"
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+# Far more than any dataset has; it keeps a wrong column of a CSV file from filling the memory.
+_MAX_CSV_BYTES = 256 * 10**6
+_MAX_CELLS = 10**6
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Listing:
 
 def list_images(root: str | Path) -> Listing:
     """List the images of a folder or a CSV file."""
-    path = Path(root)
+    path = expand_home(root)
     if path.is_dir():
         return list_folder(path)
     if path.suffix.lower() == ".csv" and path.is_file():
@@ -61,53 +67,177 @@ def list_images(root: str | Path) -> Listing:
     raise DomainwiseError(f"{path} is neither a folder of images nor a CSV file")
 
 
+def name_dataset(path: str | Path) -> str:
+    """Return the name of the dataset in a folder or CSV file, as given: a link has its own name, not its target's."""
+    path = Path(os.path.abspath(expand_home(path)))
+    return escape_name(path.stem if path.suffix.lower() == ".csv" and not path.is_dir() else path.name)
+
+
 def list_folder(root: Path, name: str | None = None) -> Listing:
     """List the files at root/domain/class; domains, classes and files are sorted by name.
 
-    Folders that start with a dot or two underscores, hidden files, and files without an image suffix are ignored. A
-    class that is missing in some domains has the same label in all others.
+    If all domains contain nothing but one folder of the same name, such as Office-31's `images`, the classes are below
+    that folder. Folders that start with a dot or two underscores, hidden files, and files without an image suffix are
+    ignored. A class that is missing in some domains has the same label in all others.
     """
     domain_folders = _list_subfolders(root)
-    classes = sorted({folder.name for domain in domain_folders for folder in _list_subfolders(domain)})
-    if not classes:
-        raise DomainwiseError(f"no images found in {root}: {_LAYOUT}")
+    parents = _find_class_parents(domain_folders)
+    classes = sorted({folder.name for parent in parents for folder in _list_subfolders(parent)})
+    _check_layout(root, domain_folders, classes)
     domains = []
-    for folder in domain_folders:
-        images = [(file, label) for label, kind in enumerate(classes) for file in find_images(folder / kind)]
+    for folder, parent in zip(domain_folders, parents, strict=True):
+        images = [(file, label) for label, kind in enumerate(classes) for file in find_images(parent / kind)]
         if not images:
-            has_images = any(child.suffix.lower() in IMAGE_SUFFIXES for child in folder.iterdir())
-            hint = f"its images are not in class folders; {_LAYOUT}" if has_images else "remove the folder or fill it"
+            reason = f"its images are not in class folders; {_LAYOUT}"
+            hint = reason if _has_images(folder) else "remove the folder or fill it"
             raise DomainwiseError(f"domain {folder.name!r} has no images in {folder}: {hint}")
         domains.append(_build_domain_files(folder.name, images))
-    return Listing(name or root.resolve().name, tuple(classes), tuple(domains))
+    return _build_listing(root, name or name_dataset(root), classes, domains)
+
+
+def _find_class_parents(domains: Sequence[Path]) -> list[Path]:
+    """Return the folder of each domain that contains its class folders: the domain's, or the only one in it."""
+    children = [_list_subfolders(domain) for domain in domains]
+    names = {tuple(child.name for child in each) for each in children}
+    if len(names) == 1 and len(names.pop()) == 1:
+        inner = [each[0] for each in children]
+        if all(_list_subfolders(folder) and not _has_images(folder) for folder in inner):
+            return inner
+    return list(domains)
+
+
+def _check_layout(root: Path, domains: Sequence[Path], classes: Sequence[str]) -> None:
+    """Raise an error if the folders seem to have a level too few or too many."""
+    if not classes:
+        is_domain = any(map(_has_images, domains))
+        hint = f"; if its folders are classes, {root} is one domain, and the dataset is the folder above it"
+        raise DomainwiseError(f"no images found in {root}: {_LAYOUT}{hint if is_domain else ''}")
+    if len(classes) > 1 and {name.lower() for name in classes} <= _SPLITS:
+        raise DomainwiseError(
+            f"the classes in {root} are named {', '.join(classes)}: {_LAYOUT}, without a level for the parts of a split"
+        )
+    if len(domains) == 1 and _contains_domains(domains[0]):
+        raise DomainwiseError(f"{root} has one folder with domains in it: {_LAYOUT}; did you mean {domains[0]}?")
+
+
+def _contains_domains(folder: Path) -> bool:
+    """Return whether the folders in a folder look like domains: no images but the same folders in each of them."""
+    children = _list_subfolders(folder)
+    if len(children) < 2 or any(map(_has_images, children)):
+        return False
+    classes = [{each.name for each in _list_subfolders(parent)} for parent in _find_class_parents(children)]
+    return len(set.intersection(*classes)) > 1
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Return the images in a folder and its subfolders, in the order of torchvision's ImageFolder."""
+    """Return the images in a folder and its subfolders, in the order of torchvision's ImageFolder.
+
+    Links are followed. A warning names those that lead to a folder listed before, which are left out.
+    """
     if not folder.is_dir():
         return []
     contents = []
+    # The real path of each folder, to enter it only once: links may form a loop.
+    real_paths = {os.fspath(folder): os.path.realpath(folder)}
+    entered = set(real_paths.values())
     for parent, subfolders, files in os.walk(folder, onerror=_raise_unreadable, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(_IGNORED_PREFIXES)]
+        names = sorted(name for name in subfolders if not name.startswith(_IGNORED_PREFIXES))
+        subfolders.clear()
+        for name in names:
+            path = os.path.join(parent, name)
+            real = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_paths[parent], name)
+            if real in entered:
+                warnings.warn(f"{path} is left out: it leads to a folder that is already listed", stacklevel=2)
+                continue
+            entered.add(real)
+            real_paths[path] = real
+            subfolders.append(name)
         contents.append((parent, files))
     return [
-        Path(parent) / file
+        path
         for parent, files in sorted(contents)
-        for file in sorted(files)
-        if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith(".")
+        for path in map(Path(parent).joinpath, sorted(filter(_is_image_name, files)))
     ]
 
 
+def _is_image_name(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def _has_images(folder: Path) -> bool:
+    return any(_is_image_name(child.name) for child in _list_children(folder))
+
+
 def _list_subfolders(parent: Path) -> list[Path]:
+    return [
+        child for child in _list_children(parent) if child.is_dir() and not child.name.startswith(_IGNORED_PREFIXES)
+    ]
+
+
+def _list_children(folder: Path) -> list[Path]:
     try:
-        children = sorted(parent.iterdir())
+        return sorted(folder.iterdir())
     except OSError as error:
         _raise_unreadable(error)
-    return [child for child in children if child.is_dir() and not child.name.startswith(_IGNORED_PREFIXES)]
 
 
 def _raise_unreadable(error: OSError) -> NoReturn:
     raise DomainwiseError(f"folder {error.filename} could not be read: {error.strerror}") from error
+
+
+def _build_listing(source: Path, name: str, classes: Sequence[str], domains: Sequence[DomainFiles]) -> Listing:
+    """Build a listing of at least two classes in which every file occurs once.
+
+    Names are escaped: they go into records, folder names and tables.
+    """
+    listing = Listing(
+        name,
+        tuple(map(escape_name, classes)),
+        tuple(replace(domain, name=escape_name(domain.name)) for domain in domains),
+    )
+    for kind, names in (("classes", listing.classes), ("domains", [domain.name for domain in listing.domains])):
+        if len(set(names)) < len(names):
+            raise DomainwiseError(f"two {kind} in {source} have the same name when written as text; rename one")
+    labels = {label for domain in domains for label in domain.labels}
+    if len(labels) < 2:
+        only = listing.classes[labels.pop()]
+        raise DomainwiseError(f"{source} has images of one class only, {only!r}; at least two are needed")
+    if len(classes) * len(domains) > _MAX_CELLS:
+        raise DomainwiseError(
+            f"{source} has {len(classes):,} classes in {len(domains):,} domains, more than {_MAX_CELLS:,} combinations"
+        )
+    _check_distinct(listing)
+    return listing
+
+
+def _check_distinct(listing: Listing) -> None:
+    """Raise an error if two paths lead to one file: its copies could be on both sides of a split."""
+    folders: dict[str, tuple[str, set[str]]] = {}
+    paths: dict[str, Path] = {}
+    repeated: list[tuple[Path, Path]] = []
+    for file in (file for domain in listing.domains for file in domain.files):
+        folder, name = os.path.split(file)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder), _list_links(folder)
+        real_folder, links = folders[folder]
+        real = os.path.realpath(file) if name in links else f"{real_folder}/{name}"
+        if real in paths:
+            repeated.append((paths[real], file))
+        paths[real] = file
+    if repeated:
+        more = f" (+{len(repeated) - 1} more)" if len(repeated) > 1 else ""
+        raise DomainwiseError(
+            f"{repeated[0][0]} and {repeated[0][1]} are the same file{more}; an image may occur in a dataset only once"
+        )
+
+
+def _list_links(folder: str) -> set[str]:
+    """Return the names of the links in a folder; by folder, because asking for each file takes far longer."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    except OSError:
+        return set()
 
 
 def _build_domain_files(name: str, images: Sequence[tuple[Path, int]], role: "Role | None" = None) -> DomainFiles:
@@ -125,26 +255,32 @@ def list_csv(file: Path) -> Listing:
     """
     rows = _read_rows(file, _parse_table)
     classes = sorted({label for _, label, _ in rows})
+    labels = {name: label for label, name in enumerate(classes)}
     images: dict[str, list[tuple[Path, int]]] = {name: [] for name in sorted({domain for *_, domain in rows})}
     for path, label, domain in rows:
-        images[domain].append((file.parent / path, classes.index(label)))
-    domains = tuple(_build_domain_files(name, of_domain) for name, of_domain in images.items())
-    return Listing(file.stem, tuple(classes), domains)
+        images[domain].append((file.parent / path, labels[label]))
+    domains = [_build_domain_files(name, of_domain) for name, of_domain in images.items()]
+    return _build_listing(file, name_dataset(file), classes, domains)
 
 
 def _parse_table(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Yield path, label and domain of each row."""
-    reader = csv.DictReader(lines, skipinitialspace=True)
-    header = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = header
+    reader = csv.reader(lines, skipinitialspace=True)
+    header = [name.strip() for name in next(reader, ())]
     for column in _COLUMNS:
         if column not in header:
             raise DomainwiseError(f"{file} has no column {column!r}; the first line must name path,label,domain")
-    for row in reader:
-        path, label, domain = ((row[column] or "").strip() for column in _COLUMNS)
-        if not (path and label and domain):
-            empty = _COLUMNS[(path, label, domain).index("")]
-            raise DomainwiseError(f"{file} has no {empty} in line {reader.line_num}")
+        if header.count(column) > 1:
+            raise DomainwiseError(f"{file} has {header.count(column)} columns named {column!r}; rename or remove one")
+    positions = [header.index(column) for column in _COLUMNS]
+    for row in filter(None, reader):
+        cells = [row[position].strip() if position < len(row) else "" for position in positions]
+        for column, cell in zip(_COLUMNS, cells, strict=True):
+            if not cell:
+                raise DomainwiseError(f"{file} has no {column} in line {reader.line_num}")
+            if "\0" in cell:
+                raise DomainwiseError(f"{file} has a NUL byte in line {reader.line_num}; save it as UTF-8 text")
+        path, label, domain = cells
         yield path.replace("\\", "/"), label, domain
 
 
@@ -161,18 +297,18 @@ def list_nico(root: Path, name: str = "nico") -> Listing:
     """
     rows = {domain: _read_rows(root / _NICO_SPLIT / f"env_{domain}.csv", _parse_nico_rows) for domain in _NICO_ROLES}
     roots = [_find_nico_root(root, label, rows) for label in range(len(_NICO_CLASSES))]
-    domains = tuple(
+    domains = [
         _build_domain_files(domain, [(roots[label] / path, label) for path, label in rows[domain]], role)
         for domain, role in _NICO_ROLES.items()
-    )
-    return Listing(name, _NICO_CLASSES, domains)
+    ]
+    return _build_listing(root, name, _NICO_CLASSES, domains)
 
 
 def _parse_nico_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield path and label of each row `path,class,context,superclass`; no header, paths have backslashes."""
     for number, row in enumerate(csv.reader(lines), start=1):
         path = row[0].replace("\\", "/") if row else ""
-        if len(row) != 4 or row[3] not in _NICO_CLASSES or not path or path.startswith("/"):
+        if len(row) != 4 or row[3] not in _NICO_CLASSES or not path or path.startswith("/") or "\0" in path:
             raise DomainwiseError(f"{file} is damaged at line {number}: expected path,class,context,superclass")
         yield path, _NICO_CLASSES.index(row[3])
 
@@ -196,6 +332,10 @@ _Row = TypeVar("_Row")
 
 def _read_rows(file: Path, parse: Callable[[Path, Iterable[str]], Iterator[_Row]]) -> list[_Row]:
     try:
+        size = file.stat().st_size
+        if not file.is_file() or size > _MAX_CSV_BYTES:
+            reason = f"{size:,} bytes, the limit is {_MAX_CSV_BYTES:,}" if file.is_file() else "not a regular file"
+            raise DomainwiseError(f"{file} could not be read: {reason}")
         with open(file, newline="", encoding="utf-8-sig") as lines:
             rows = list(parse(file, lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:

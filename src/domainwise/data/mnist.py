@@ -129,6 +129,8 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 _FOLDER = "MNIST/raw"
 # An idx file starts with two zero bytes, 8 for unsigned bytes, and the number of dimensions.
 _UNSIGNED_BYTES = 0x0800
+# More than the largest file has; compressed, a small file may hold any number of bytes.
+_MAX_BYTES = 10**8
 
 
 def load_digits(data_dir: str | Path | None = None, *, dataset: str = "colored_mnist") -> tuple[Tensor, Tensor]:
@@ -180,7 +182,8 @@ def _find_file(folder: Path, name: str, dataset: str) -> Path:
 
 def _read_idx(file: Path, dimensions: int, dataset: str) -> NDArray[np.uint8]:
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
+            content = stream.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged_file(file, str(error), dataset) from error
     header = 4 * (1 + dimensions)

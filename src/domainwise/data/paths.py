@@ -20,12 +20,21 @@ def ignore_progress(description: str, done: int, total: int) -> None:
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Return the folder with the datasets: `data_dir`, else $DOMAINWISE_DATA, else `data` in the user's cache."""
-    return Path(data_dir or os.environ.get(DATA_VARIABLE) or _user_cache() / "data").expanduser()
+    return expand_home(data_dir or os.environ.get(DATA_VARIABLE) or _user_cache() / "data")
 
 
 def cache_folder() -> Path:
     """Return the folder with the decoded images: $DOMAINWISE_CACHE, else `images` in the user's cache."""
-    return Path(os.environ.get(CACHE_VARIABLE) or _user_cache() / "images").expanduser()
+    return expand_home(os.environ.get(CACHE_VARIABLE) or _user_cache() / "images")
+
+
+def expand_home(path: str | Path) -> Path:
+    """Return the path with `~` and `~user` replaced by a home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise DomainwiseError(f"{path} starts with {user}, but that is no user's home; write out the path") from None
 
 
 def dataset_folder(dataset: str, folder: str, data_dir: str | Path | None = None) -> Path:

@@ -1,6 +1,6 @@
 """Synthetic datasets of cow and camel silhouettes: domains that differ by a pattern, or by the background."""
 
-import math
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -72,6 +72,7 @@ def silhouettes(
     """
     _check_sizes(seed, image_size, train_count, test_count, noise)
     _check_styles(num_domains, style_norm, shifts)
+    _check_memory(image_size, (num_domains, train_count), (len(shifts), test_count))
     scale = image_size / _REFERENCE_SIZE
     train = [
         _build_style_domain(seed, index, train_count, image_size, style_norm * scale, noise)
@@ -109,7 +110,8 @@ def silhouettes_spurious(
     """
     _check_sizes(seed, image_size, train_count, test_count, noise)
     if not 0.5 <= majority < 1:
-        raise DomainwiseError(f"majority must be at least 0.5 and below 1, got {majority:g}")
+        raise DomainwiseError(f"majority must be at least 0.5 and below 1, got {majority}")
+    _check_memory(image_size, (2, train_count), (2, test_count))
     half = test_count // 2
     rest = test_count - half
     minority = 1 - majority
@@ -239,20 +241,53 @@ def _check_sizes(seed: int, image_size: int, train_count: int, test_count: int, 
     for name, count in (("train_count", train_count), ("test_count", test_count)):
         if count < 1:
             raise DomainwiseError(f"{name} must be at least 1, got {count}")
-    _check_not_negative("noise", noise)
+    _check_range("noise", noise)
 
 
 def _check_styles(num_domains: int, style_norm: float, shifts: Sequence[float]) -> None:
     if num_domains < 1:
         raise DomainwiseError(f"num_domains must be at least 1, got {num_domains}")
-    _check_not_negative("style_norm", style_norm)
+    _check_range("style_norm", style_norm)
+    if not shifts:
+        raise DomainwiseError("shifts is empty: without a shift there is no test domain; name at least one, such as 8")
     for shift in shifts:
-        _check_not_negative("every shift", shift)
+        _check_range("every shift", shift)
     names = [f"{shift:g}" for shift in shifts]
     if len(set(names)) < len(names):
         raise DomainwiseError(f"shifts must be distinct, got {', '.join(names)}")
 
 
-def _check_not_negative(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise DomainwiseError(f"{name} must be finite and at least 0, got {value:g}")
+# Of noise and patterns, whose pixels are in [0, 1]: far beyond it, numbers overflow.
+_LARGEST = 1e6
+
+
+def _check_range(name: str, value: float) -> None:
+    # NaN fails every comparison.
+    if not 0 <= value < float("inf"):
+        raise DomainwiseError(f"{name} must be finite and at least 0, got {value}")
+    if value > _LARGEST:
+        raise DomainwiseError(f"{name} must be at most {_LARGEST:g}, got {value}")
+
+
+def _check_memory(image_size: int, *domains: tuple[int, int]) -> None:
+    """Raise an error if the images do not fit into memory.
+
+    Args:
+        domains: numbers of domains, each with the number of images per domain.
+    """
+    total, largest = sum(number * count for number, count in domains), max(count for _, count in domains)
+    # Colours and mask of every image, and floats while the largest domain is built.
+    required, available = image_size**2 * (4 * total + 30 * largest), _measure_memory()
+    if required > available:
+        raise DomainwiseError(
+            f"{total:,} images of {image_size} x {image_size} pixels need {required // 10**9:,} GB of memory, and "
+            f"there are {available // 10**9:,} GB; reduce the image size or the number of images"
+        )
+
+
+def _measure_memory() -> int:
+    """Return the memory of this machine in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return 2**40

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from domainwise.data import Dataset
-from domainwise.data.dataset import assign_roles
+from domainwise.data.dataset import NamedDomains, assign_roles
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.hparams import SearchTask, Space, draw_hparams, read_space
@@ -17,7 +17,7 @@ from domainwise.selection.score import dataset_label
 from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.sweeps.spec import PLACEMENT_SETTINGS, SweepSpec
 from domainwise.training.config import RunConfig
-from domainwise.training.registry import DatasetCache, algorithm_name
+from domainwise.training.registry import DatasetCache, algorithm_name, keep_recorded_name
 
 # The planned runs in order, each with its config.
 Plan = dict[PlannedRun, RunConfig]
@@ -45,8 +45,11 @@ def plan_sweep(
         if key not in PLACEMENT_SETTINGS:
             raise unknown_choice("placement setting", key, PLACEMENT_SETTINGS)
     by_name: dict[str, Dataset] = {}
+    recorded_names: dict[str, str | None] = {}
     for name in spec.datasets:
-        dataset = cache.build(spec.make_config(name, spec.algorithms[0], **placement), on_data)
+        config = keep_recorded_name(spec.make_config(name, spec.algorithms[0], **placement, output=folder))
+        dataset = cache.build(config, on_data, lambda listing: plan_test_domains(listing, spec))
+        recorded_names[name] = config.name
         if dataset.name in (other.name for other in by_name.values()):
             raise DomainwiseError(f"two datasets are named {dataset.name}; names must be unique in a sweep")
         by_name[name] = dataset
@@ -62,7 +65,7 @@ def plan_sweep(
             names = dict.fromkeys(name for each in spec.algorithms for name in spec.hparams_class(each).fields())
             raise unknown_choice("hyperparameter", key, names)
     return dict(
-        _plan_run(replace(config, **placement, test_domains=test_domains), dataset, folder)
+        _plan_run(replace(config, **placement, name=recorded_names[name], test_domains=test_domains), dataset, folder)
         for trial in range(spec.trials)
         for name, dataset in by_name.items()
         for draw in range(max(map(len, draws.values())))
@@ -73,32 +76,34 @@ def plan_sweep(
     )
 
 
-def plan_test_domains(dataset: Dataset, spec: SweepSpec) -> list[tuple[str, ...]]:
+def plan_test_domains(dataset: NamedDomains, spec: SweepSpec) -> list[tuple[str, ...]]:
     """Return the test domains of each run: every domain in turn, and pairs for `leave_one_out`."""
-    fixed_roles = {domain.role for domain in dataset.domains}
+    roles = {domain.name: domain.role for domain in dataset.domains}
+    fixed_roles = set(roles.values())
     if "ood_validation" in spec.selection and "validation" not in fixed_roles:
         raise DomainwiseError(f"ood_validation requires a validation domain, and {dataset.name} has none")
-    targets = [name for name in dataset.domain_names if name in spec.test_domains or not spec.test_domains]
+    targets = [name for name in roles if name in spec.test_domains or not spec.test_domains]
     if not targets:
-        raise unknown_choice(f"domain of {dataset.name}", spec.test_domains[0], dataset.domain_names)
+        raise unknown_choice(f"domain of {dataset.name}", spec.test_domains[0], roles)
     train_domains = spec.settings.get("train_domains", ())
     if fixed_roles != {None}:
-        test_domains = [name for name in targets if dataset.domains[dataset.index(name)].role == "test"]
+        test_domains = [name for name in targets if roles[name] == "test"]
     elif train_domains:
         test_domains = [name for name in targets if name not in train_domains]
     else:
         single: list[tuple[str, ...]] = [(name,) for name in targets]
-        return [*single, *_plan_pairs(dataset, targets)] if "leave_one_out" in spec.selection else single
+        return (
+            [*single, *_plan_pairs(dataset.name, list(roles), targets)] if "leave_one_out" in spec.selection else single
+        )
     if "leave_one_out" in spec.selection:
         raise DomainwiseError(f"leave_one_out holds out each domain in turn, but {dataset.name} has fixed roles")
     return [tuple(test_domains)]
 
 
-def _plan_pairs(dataset: Dataset, targets: Sequence[str]) -> list[tuple[str, ...]]:
+def _plan_pairs(dataset: str, names: Sequence[str], targets: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the pairs for `leave_one_out`: each domain of a pair selects the model for the other."""
-    names = dataset.domain_names
     if len(names) < 3:
-        raise DomainwiseError(f"leave_one_out requires at least 3 domains, and {dataset.name} has {len(names)}")
+        raise DomainwiseError(f"leave_one_out requires at least 3 domains, and {dataset} has {len(names)}")
     return [pair for pair in combinations(names, 2) if set(pair) & set(targets)]
 
 

@@ -6,6 +6,7 @@ sweep` and the table in docs/training.md are generated from the fields. Imports 
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,9 @@ class RunConfig:
         is_shared=True,
     )
     precision: Precision = setting("fp32", "Floating-point precision: fp32 or bf16.", choices=Precision, is_shared=True)
+    name: str | None = setting(
+        None, "Name of your own dataset in records and folders (default: that of its folder, file or function)."
+    )
     data_dir: str | Path | None = setting(
         None, "Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache).", is_identity=False
     )
@@ -216,6 +220,9 @@ class RunConfig:
 
         object.__setattr__(self, "algorithm", lower_method(self.algorithm))
         registry.find_dataset_builder(self.dataset)
+        registry.check_name(self.name, self.dataset)
+        for name, value in self.dataset_options.items():
+            _check_plain(f"dataset option {name}", value)
         self.algorithm_class().Hparams.build(**self.hparams)
         if self.network is not None:
             self.network_builder()
@@ -246,10 +253,10 @@ class RunConfig:
 
     @property
     def dataset_name(self) -> str:
-        """The name in records: the dataset's, that of a folder or file, or where a builder is imported from."""
+        """The name in records: as given, the dataset's, a folder's or file's, or where a builder is imported from."""
         from domainwise.training import registry
 
-        return registry.dataset_name(self.dataset)
+        return self.name or registry.dataset_name(self.dataset)
 
     @property
     def algorithm_name(self) -> str:
@@ -266,6 +273,7 @@ class RunConfig:
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["is_identity"]
         }
         values["dataset"] = self.dataset_name
+        del values["name"]
         values["algorithm"] = registry.import_path(self.algorithm)
         values["network"] = None if self.network is None else registry.import_path(self.network)
         values["weights"] = registry.identify_weights(self.weights)
@@ -343,3 +351,25 @@ def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
         kind = "an integer" if is_integer else "a number"
         limit = "" if below is None else f" and below {below:g}"
         raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, got {value!r}")
+
+
+_MAX_DEPTH = 10
+
+
+def _check_plain(name: str, value: Any, depth: int = 0) -> None:
+    """Raise an error unless a run folder can store the value: what JSON has, with numbers that are read back equal."""
+    if depth > _MAX_DEPTH:
+        raise DomainwiseError(f"{name} is nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            _check_plain(name, each, depth + 1)
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise DomainwiseError(f"{name} is an integer of more than 64 bits")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise DomainwiseError(f"{name} must be finite, got {value}")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise DomainwiseError(
+            f"{name} must be a number, a string, True or False, or a list of these, got {reprlib.repr(value)}"
+        )

@@ -27,7 +27,9 @@ from domainwise.training.registry import (
     AnyNetwork,
     DatasetCache,
     blame_own_code,
+    dataset_name,
     import_path,
+    is_path,
 )
 
 
@@ -101,7 +103,10 @@ def make_refit_config(
     settings = folder.read_config(to_open=True)["config"]
     if settings.get("soup") is not None:
         raise DomainwiseError(f"the run in {folder.path} is an average of runs; refit one of these")
+    recorded_name = str(settings["dataset"])
     settings["dataset"] = _require_dataset(folder, settings, dataset)
+    if is_path(settings["dataset"]) and dataset_name(settings["dataset"]) != recorded_name:
+        settings["name"] = recorded_name
     _replace_own_code(folder, settings, algorithm, network)
     if weights is not None:
         settings["weights"] = weights

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from domainwise.data.decoding import decode_image
+from domainwise.data.decoding import UnreadableFile, decode_image, read_image_file
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, escape_name, unknown_choice
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
@@ -113,10 +114,13 @@ def _split(files: Sequence[Path], size: int) -> Iterator[Sequence[Path]]:
 
 def _read_image(file: Path, channels: int, size: int) -> Tensor | str:
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        return f"could not be read: {error.strerror}"
-    return prepare_image(content, channels, size)
+        content = read_image_file(file)
+    except UnreadableFile as error:
+        return str(error)
+    with warnings.catch_warnings():
+        # Pillow warns about odd headers; what matters here is whether the image can be decoded.
+        warnings.simplefilter("ignore")
+        return prepare_image(content, channels, size)
 
 
 def prepare_image(content: bytes, channels: int, size: int) -> Tensor | str:
@@ -138,11 +142,14 @@ def check_prediction_format(path: Path) -> str:
 
 
 def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
-    """Return predictions with the probabilities of all classes as the text of a csv or json file."""
+    """Return predictions with the probabilities of all classes as the text of a csv or json file.
+
+    File names that are not UTF-8 are escaped.
+    """
     if name == "json":
         rows = [
             {
-                "image": str(each.file),
+                "image": escape_name(each.file),
                 "class": each.label or None,
                 "probability": each.probabilities.get(each.label),
                 "probabilities": each.probabilities,
@@ -157,5 +164,5 @@ def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
     writer.writerow(("image", "class", "probability", *classes, "error"))
     for each in predictions:
         values = [each.probabilities.get(name) for name in classes]
-        writer.writerow((each.file, each.label, each.probabilities.get(each.label), *values, each.error))
+        writer.writerow((escape_name(each.file), each.label, each.probabilities.get(each.label), *values, each.error))
     return text.getvalue()

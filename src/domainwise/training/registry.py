@@ -3,6 +3,8 @@
 import dataclasses
 import inspect
 import os
+import reprlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,15 +18,17 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.averaging import AVERAGES, average_options, build_average, default_sma_start, default_swad_every
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
-from domainwise.data.image_datasets import image_files
-from domainwise.data.paths import OnProgress, data_folder, ignore_progress
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.data.image_datasets import OnListing, ignore_listing, image_files
+from domainwise.data.listing import name_dataset
+from domainwise.data.paths import OnProgress, data_folder, expand_home, ignore_progress
+from domainwise.errors import DomainwiseError, escape_name, unknown_choice
 from domainwise.hparams import Hparams
 from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones
 from domainwise.networks.backbones import TIMM
 from domainwise.networks.weights import fingerprint_weights, is_weights_file
 from domainwise.plugins import Kind, explain_failure, find_plugins, import_name
 from domainwise.seeds import seed_hash
+from domainwise.storage.discovery import StoredRun
 from domainwise.training.config import BatchNorm, RunConfig
 
 AnyDataset = str | Path | DatasetBuilder
@@ -139,15 +143,69 @@ def is_path(dataset: AnyDataset) -> bool:
 
 def dataset_name(dataset: AnyDataset) -> str:
     if isinstance(dataset, Path) or is_path(dataset):
-        path = Path(str(dataset)).resolve()
-        return path.stem if path.suffix == ".csv" else path.name
+        return name_dataset(str(dataset))
     return import_path(dataset)
+
+
+def check_name(name: str | None, dataset: AnyDataset) -> None:
+    """Raise an error unless a dataset can have this name."""
+    if name is None:
+        return
+    if isinstance(dataset, str) and dataset in DATASETS:
+        raise DomainwiseError(f"dataset {dataset} keeps its name; --name is for your own data")
+    if not name.strip() or name != escape_name(name):
+        raise DomainwiseError(f"{escape_name(name)!r} cannot be the name of a dataset; choose another --name")
+
+
+def keep_recorded_name(config: RunConfig) -> RunConfig:
+    """Return the config with the name that its dataset has in earlier runs next to it.
+
+    Earlier versions gave a link the name of its target. Their runs go on, and new ones are comparable with them.
+    """
+    if config.name is not None or not is_path(config.dataset):
+        return config
+    name = name_dataset(os.path.realpath(expand_home(str(config.dataset))))
+    if name == config.dataset_name:
+        return config
+    folder = Path("runs") if config.output is None else Path(config.output)
+    folders = [folder, *(folder.iterdir() if folder.is_dir() else ())]
+    recorded = {StoredRun(each).config["config"].get("dataset") for each in folders}
+    return dataclasses.replace(config, name=name) if name in recorded else config
 
 
 def dataset_options(dataset: AnyDataset) -> dict[str, inspect.Parameter]:
     """Return the options of a dataset: its builder's parameters, without the seed and where the data is."""
     parameters = inspect.signature(find_dataset_builder(dataset)).parameters
-    return {name: each for name, each in parameters.items() if name not in ("seed", "data_dir", "on_progress")}
+    return {name: each for name, each in parameters.items() if name not in _CONTEXT}
+
+
+# Parameters of a builder that are not options of the dataset.
+_CONTEXT = ("seed", "data_dir", "on_progress", "on_listing")
+
+
+def _check_option(name: str, annotation: Any, value: Any) -> None:
+    """Raise an error unless the value of an option is of the type that its builder declares."""
+    is_valid, expected = {
+        int: (_is_integer, "an integer"),
+        float: (_is_finite, "a finite number"),
+        bool: (lambda value: isinstance(value, bool), "True or False"),
+        Sequence[float]: (_are_finite, "a list of finite numbers"),
+    }.get(annotation, (lambda value: True, ""))
+    if not is_valid(value):
+        raise DomainwiseError(f"dataset option {name} must be {expected}, got {reprlib.repr(value)}")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    # Compares integers of any size exactly; NaN fails.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _are_finite(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(map(_is_finite, values))
 
 
 def algorithm_name(algorithm: AnyAlgorithm) -> str:
@@ -175,14 +233,17 @@ def build_dataset(
     seed: int,
     data_dir: str | Path | None = None,
     on_progress: OnProgress = ignore_progress,
+    on_listing: OnListing = ignore_listing,
 ) -> Dataset:
     """Build a dataset from the seed and nothing else that differs between runs."""
     name, builder = dataset_name(dataset), find_dataset_builder(dataset)
     allowed = dataset_options(dataset)
-    for option in options:
+    for option, value in options.items():
         if option not in allowed:
             raise unknown_choice(f"option of dataset {name}", option, allowed)
-    context = {"data_dir": data_dir, "on_progress": on_progress}
+        if not is_own_code(builder):
+            _check_option(option, allowed[option].annotation, value)
+    context = {"data_dir": data_dir, "on_progress": on_progress, "on_listing": on_listing}
     accepted = {key: value for key, value in context.items() if key in inspect.signature(builder).parameters}
     failure = f"dataset {name} could not be built"
     try:
@@ -205,10 +266,13 @@ class DatasetCache:
         self._key: object = None
         self._dataset: Dataset | None = None
 
-    def build(self, config: RunConfig, on_progress: OnProgress = ignore_progress) -> Dataset:
-        source = Path(str(config.dataset)).resolve() if is_path(config.dataset) else config.dataset
-        folder = data_folder(config.data_dir).resolve()
-        key = (source, folder, config.trial_seed, repr(sorted(config.dataset_options.items())))
+    def build(
+        self, config: RunConfig, on_progress: OnProgress = ignore_progress, on_listing: OnListing = ignore_listing
+    ) -> Dataset:
+        """Return the dataset of a config under its name there; arguments as for `build_dataset`."""
+        source = os.path.realpath(str(config.dataset)) if is_path(config.dataset) else config.dataset
+        folder = os.path.realpath(data_folder(config.data_dir))
+        key = (source, config.dataset_name, folder, config.trial_seed, repr(sorted(config.dataset_options.items())))
         if self._dataset is None or key != self._key:
             self._dataset = build_dataset(
                 config.dataset,
@@ -216,7 +280,10 @@ class DatasetCache:
                 seed=config.trial_seed,
                 data_dir=config.data_dir,
                 on_progress=on_progress,
+                on_listing=on_listing,
             )
+            if config.name is not None:
+                self._dataset = dataclasses.replace(self._dataset, name=config.name)
             self._key = key
         return self._dataset
 

@@ -17,7 +17,7 @@ from domainwise.algorithms import Algorithm
 from domainwise.algorithms.base import read_measurements
 from domainwise.averaging import WeightAverage, build_average
 from domainwise.data.batches import draw_batches
-from domainwise.data.dataset import Split, split_domains
+from domainwise.data.dataset import Split, assign_roles, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
@@ -37,7 +37,7 @@ from domainwise.training.distributed import join_process_group, sharding_caveats
 from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.loading import build_algorithm, describe_data, extract_method_state, merge_holdouts
 from domainwise.training.probing import fit_classifier_
-from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, resolve_config
+from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, keep_recorded_name, resolve_config
 from domainwise.training.schedule import PlateauSchedule, read_factors
 from domainwise.training.tracking import check_logger, track_run
 
@@ -117,7 +117,12 @@ class Trainer:
                 if self.config.logger is not None:
                     check_logger(self.config.logger)
                 precision = autocast(self.device, self.config.precision)
-                self.dataset = self.datasets.build(self.config, self.on_data)
+                self.config = keep_recorded_name(self.config)
+                # Wrong names of domains are reported before all images are decoded.
+                named = (self.config.train_domains, self.config.test_domains)
+                self.dataset = self.datasets.build(
+                    self.config, self.on_data, lambda listing: assign_roles(listing, *named)
+                )
                 self.config, self.roles = resolve_config(self.config, self.dataset)
                 self.splits = self._split()
             self.folder = RunFolder(self.config.folder())

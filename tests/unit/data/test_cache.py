@@ -227,7 +227,7 @@ def test_writing_to_the_tensor_does_not_change_the_file(tmp_path: Path, cache_di
 @pytest.mark.parametrize(
     "damaged",
     [
-        *(b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"faults": {}}', b'{"faults": [], "notes": {}}'),
+        *(b"[" * 100_000, b"", b"{", b"[]", b"5", b"\xff\xfe", b'{"faults": {}}', b'{"faults": [], "notes": {}}'),
         *(b'{"faults": {"x": ""}, "notes": {}}', b'{"faults": {"0": "is odd"}, "notes": {}}'),
     ],
 )
@@ -238,7 +238,7 @@ def test_damaged_entry_raises(tmp_path: Path, cache_dir: Path, damaged: bytes) -
     (entry / "entry.json").write_bytes(damaged)
     message = error_message(files)
     assert message.startswith(f"cache entry {entry} is damaged (")
-    assert message.endswith("run `domainwise data clear-cache`")
+    assert message.endswith("; delete that folder")
     clear_cache()
     assert torch.equal(load_cached_images(files, SIZE).images, by_hand(files))
 
@@ -354,19 +354,68 @@ def test_clear_cache_removes_every_entry(tmp_path: Path, cache_dir: Path) -> Non
     assert torch.equal(images, by_hand(files))
 
 
+def list_paths(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix != ".lock")
+
+
 def test_clear_cache_keeps_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """$DOMAINWISE_CACHE may be a folder with other files, such as the home folder."""
-    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path))
+    """$DOMAINWISE_CACHE may be a folder with other files, some of them with names like those of entries."""
+    folder, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(folder))
     files = write_photos(tmp_path / "a", 2)
-    (tmp_path / "thesis.tex").write_text("years of work")
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "entry.json").write_text("{}")
+    elsewhere.mkdir()
+    for name in ("entry.json", "images"):
+        (elsewhere / name).write_text("years of work")
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    (folder / ("0" * 32)).write_text("a file")
+    (folder / ("1" * 32)).symlink_to(elsewhere)
+    (folder / f"{'2' * 32}.seen.json").symlink_to(elsewhere / "images")
+    (folder / f".{'3' * 32}.partial").symlink_to(elsewhere)
+    contents = {
+        "project": ["entry.json", "images"],
+        "4" * 32: ["entry.json", "images", "notes.txt"],
+        "5" * 32: ["entry.json"],
+        "6" * 32: ["checkout", "src"],
+        "7" * 32: ["entry.json", "images/deeper"],
+        f".{'8' * 32}.partial": ["images", "notes.txt"],
+        "A" * 32: ["entry.json", "images"],
+    }
+    for place, names in contents.items():
+        for name in names:
+            (folder / place / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place / name).write_text("years of work")
+    (folder / ("9" * 32)).mkdir()
+    (folder / ("9" * 32) / "entry.json").symlink_to(elsewhere / "entry.json")
+    (folder / ("9" * 32) / "images").symlink_to(elsewhere / "images")
+    before = list_paths(folder)
     load_cached_images(files, SIZE)
     assert cache_size()[0] == 1
     clear_cache()
-    left = sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".lock")
-    assert left == ["a", "project", "thesis.tex"]
+    assert list_paths(folder) == before
+    assert list_paths(elsewhere) == ["entry.json", "images"]
     assert len(list((tmp_path / "a").iterdir())) == 2
+
+
+@pytest.mark.parametrize("place", ["/", "home", "other"])
+def test_clear_cache_refuses_a_folder_that_is_not_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / place
+    entry = folder / ("0" * 32)
+    if place == "other":
+        (folder / "thesis").mkdir(parents=True)
+    elif place == "home":
+        entry.mkdir(parents=True)
+        for name in ("entry.json", "images"):
+            (entry / name).touch()
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(folder))
+    with pytest.raises(DomainwiseError) as error:
+        clear_cache()
+    assert str(error.value).startswith(f"{folder} is not ")
+    assert "$DOMAINWISE_CACHE" in str(error.value)
+    assert place != "home" or len(list(entry.iterdir())) == 2
 
 
 def test_clear_cache_without_a_folder_does_nothing(cache_dir: Path) -> None:

@@ -55,3 +55,13 @@ def test_missing_dataset_raises_with_the_command_and_the_variable(
         f"dataset pacs not found at {tmp_path / 'PACS'}: run `domainwise data prepare pacs`, or set --data-dir or "
         "$DOMAINWISE_DATA to the folder that contains PACS"
     )
+
+
+@pytest.mark.parametrize("variable", ["DOMAINWISE_DATA", "DOMAINWISE_CACHE"])
+def test_home_of_an_unknown_user_raises(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "~nobody-here/sets")
+    with pytest.raises(DomainwiseError) as error:
+        data_folder() if variable == "DOMAINWISE_DATA" else cache_folder()
+    assert str(error.value) == (
+        "~nobody-here/sets starts with ~nobody-here, but that is no user's home; write out the path"
+    )

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from domainwise.data.dataset import Dataset, Domain, Roles, assign_roles, split_indices
+from domainwise.data.listing import DomainFiles, Listing
 from domainwise.errors import DomainwiseError
 from domainwise.seeds import seed_hash
 
@@ -133,9 +134,31 @@ def test_domains_of_a_fixed_role_can_be_left_out() -> None:
             "domain 'three' of numbered has the fixed role validation, not train",
         ),
         (fixed_dataset, {"train_domains": ["six"]}, "unknown domain of numbered 'six'"),
+        (open_dataset, {"test_domains": ["art", "art"]}, "test domain 'art' is given 2 times; give it once"),
+        (
+            open_dataset,
+            {"train_domains": ["photo", "art", "photo"], "test_domains": ["sketch"]},
+            "training domain 'photo' is given 2 times; give it once",
+        ),
+        (fixed_dataset, {"train_domains": ["one", "one"]}, "training domain 'one' is given 2 times"),
+        (
+            lambda: Dataset("untrained", ("cat", "dog"), (domain("one", "test"),)),
+            {},
+            "no domain of untrained has the role train",
+        ),
     ],
 )
 def test_invalid_roles_raise(make, arguments: dict[str, list[str]], message: str) -> None:
     with pytest.raises(DomainwiseError) as caught:
         assign_roles(make(), **arguments)
     assert message in str(caught.value)
+
+
+def test_roles_of_a_listing_are_those_of_its_dataset() -> None:
+    domains = tuple(DomainFiles(each.name, (), (), each.role) for each in fixed_dataset().domains)
+    assert assign_roles(Listing("numbered", ("cat", "dog"), domains)) == assign_roles(fixed_dataset())
+
+
+def test_one_class_raises() -> None:
+    with pytest.raises(DomainwiseError, match=r"^dataset 'same' has 1 classes; at least two are needed$"):
+        Dataset("same", ("cat",), (domain("one"),))

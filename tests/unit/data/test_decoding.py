@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,9 @@ from image_kinds import BAD, GOOD, clear_palette, content, deep, half_seen, phot
 from PIL import Image
 from torchvision import transforms
 
+import domainwise
 from domainwise.data.cache import decode_files
-from domainwise.data.decoding import decode_image
+from domainwise.data.decoding import MAX_BYTES, MAX_PIXELS, UnreadableFile, decode_image, read_image_file
 
 SIZE = 16
 
@@ -204,7 +207,7 @@ def test_folder_and_missing_file_are_errors(tmp_path: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
     images = list(decode_files([tmp_path / "folder.jpg", tmp_path / "missing.jpg"], SIZE))
     assert [image.pixels for image in images] == [None, None]
-    assert images[0].error == "could not be read: Is a directory"
+    assert images[0].error == "is a folder, not a file"
     assert images[1].error == "could not be read: No such file or directory"
 
 
@@ -237,3 +240,84 @@ def test_pixels_are_rows_of_rgb(tmp_path: Path) -> None:
     assert data is not None
     rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(SIZE, SIZE, 3)
     assert rows[3, 5].tolist() == list(image.getpixel((5, 3)))
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def test_postscript_starts_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    assert Image.open(io.BytesIO(POSTSCRIPT)).format == "EPS"
+    assert decode_image(POSTSCRIPT, SIZE).error == "is not an image"
+
+
+def test_images_are_opened_in_one_place() -> None:
+    root = Path(domainwise.__file__).parent
+    opened = [
+        str(file.relative_to(root))
+        for file in sorted(root.rglob("*.py"))
+        for _ in re.findall(r"\bImage\.open\(", file.read_text())
+    ]
+    assert opened == ["data/decoding.py"]
+
+
+def test_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = int(MAX_PIXELS**0.5) + 1
+    head = f"P6\n{side} {side}\n255\n".encode()
+    assert f"({side**2} pixels) exceeds limit of {MAX_PIXELS} pixels" in decode_image(head, SIZE).error
+    # Programs switch Pillow's limit off.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    reason = f"{side} x {side} pixels; the limit is {MAX_PIXELS:,} pixels"
+    assert decode_image(head, SIZE).error == f"could not be decoded ({reason})"
+
+
+def test_too_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.png"
+    with open(file, "wb") as sparse:
+        sparse.truncate(MAX_BYTES + 1)
+    with pytest.raises(
+        UnreadableFile, match=rf"^is too large \({MAX_BYTES + 1:,} bytes; the limit is {MAX_BYTES:,}\)$"
+    ):
+        read_image_file(file)
+
+
+def make_fifo(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def make_socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(file))
+
+
+def make_loop(file: Path) -> None:
+    file.symlink_to(file.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_fifo, "is a FIFO, not a file"),
+        (make_socket, "is a socket, not a file"),
+        (lambda file: file.symlink_to("/dev/zero"), "is a device, not a file"),
+        (lambda file: file.symlink_to("/proc/kmsg"), "is empty (0 bytes)"),
+        (Path.mkdir, "is a folder, not a file"),
+        (make_loop, "could not be read: Too many levels of symbolic links"),
+        (lambda file: None, "could not be read: No such file or directory"),
+    ],
+)
+def test_what_is_not_a_file_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path("1.png"))  # type: ignore[operator]
+    assert [image.error for image in decode_files([Path("1.png")], SIZE)] == [reason]
+
+
+@pytest.mark.parametrize("name", ["a\0b.png", "\ud800.png", "x" * 5000])
+def test_name_that_no_file_can_have_is_reported(name: str) -> None:
+    (image,) = decode_files([Path(name)], SIZE)
+    assert image.error.startswith("could not be read: ")

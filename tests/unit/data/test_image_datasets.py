@@ -11,7 +11,7 @@ from image_kinds import BAD, GOOD, write_images, write_photos, write_tree
 from domainwise.data import image_files
 from domainwise.data.decoding import decode_image
 from domainwise.data.image_datasets import check_images
-from domainwise.data.listing import list_images
+from domainwise.data.listing import Listing, list_images
 from domainwise.errors import DomainwiseError
 
 SIZE = 8
@@ -30,7 +30,8 @@ def with_broken(root: Path, *names: str) -> Path:
 
 
 def test_default_settings(tmp_path: Path) -> None:
-    dataset = image_files(write_tree(tmp_path / "pets", {"day": {"cat": 2}, "night": {"cat": 1}}), image_size=SIZE)
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}, "night": {"cat": 1, "dog": 1}})
+    dataset = image_files(root, image_size=SIZE)
     assert dataset.name == "pets"
     assert (dataset.network, dataset.weights, dataset.is_augmented) == ("resnet18", "IMAGENET1K_V1", True)
     assert dict(dataset.defaults) == {"lr": 5e-5, "batch_size": 32}
@@ -40,7 +41,7 @@ def test_default_settings(tmp_path: Path) -> None:
 
 
 def test_seed_has_no_effect(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "pets", {"day": {"cat": 3}})
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 3, "dog": 1}})
     one, other = (image_files(root, seed, image_size=SIZE).domains[0] for seed in (0, 5))
     assert torch.equal(one.images, other.images)
     assert torch.equal(one.labels, other.labels)
@@ -111,9 +112,9 @@ def test_intact_images_do_not_warn(tmp_path: Path) -> None:
 
 
 def test_domain_of_broken_images_raises_even_if_skipped(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "pets", {"day": {"cat": 2}})
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 2, "dog": 1}})
     write_images(root / "night" / "cat", {"1.jpg": BAD["empty.jpg"], "2.jpg": BAD["text.jpg"]})
-    with pytest.raises(DomainwiseError) as error:
+    with pytest.warns(UserWarning, match="no image of class 'dog'"), pytest.raises(DomainwiseError) as error:
         image_files(root, image_size=SIZE, skip_broken=True)
     file = root / "night" / "cat" / "1.jpg"
     assert str(error.value) == f"all 2 images of domain 'night' are broken: {file} is empty (0 bytes)"
@@ -122,7 +123,7 @@ def test_domain_of_broken_images_raises_even_if_skipped(tmp_path: Path) -> None:
 def test_missing_file_of_a_csv_is_a_broken_image(tmp_path: Path) -> None:
     write_photos(tmp_path / "a", 1)
     table = tmp_path / "pets.csv"
-    table.write_text("path,label,domain\na/000.png,cat,day\na/gone.png,cat,day\n")
+    table.write_text("path,label,domain\na/000.png,cat,day\na/gone.png,dog,day\n")
     with pytest.raises(DomainwiseError) as error:
         image_files(table, image_size=SIZE)
     assert str(error.value).startswith(f"{tmp_path / 'a' / 'gone.png'} could not be read: No such file or directory;")
@@ -141,6 +142,7 @@ def test_converted_images_warn_once_per_kind(tmp_path: Path) -> None:
     root = tmp_path / "pets"
     kinds = {"1.jpg": "rgb.jpg", "2.jpg": "cmyk.jpg", "3.png": "deep.png", "4.jpg": "cmyk.jpg"}
     write_images(root / "day" / "cat", {name: GOOD[kind] for name, kind in kinds.items()})
+    write_photos(root / "day" / "dog", 1)
     with pytest.warns(UserWarning, match="images of domain 'day' are") as caught:
         dataset = image_files(root, image_size=SIZE)
     folder = root / "day" / "cat"
@@ -148,21 +150,40 @@ def test_converted_images_warn_once_per_kind(tmp_path: Path) -> None:
         f"2 images of domain 'day' are CMYK: {folder / '2.jpg'} ...",
         f"1 images of domain 'day' are 16-bit: {folder / '3.png'} ...",
     ]
-    assert len(dataset.domains[0]) == 4
+    assert len(dataset.domains[0]) == 5
 
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_image_size_below_1_raises(tmp_path: Path, size: int) -> None:
-    root = write_tree(tmp_path / "pets", {"day": {"cat": 1}})
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}})
     with pytest.raises(DomainwiseError, match=f"^image_size must be at least 1, got {size}$"):
         image_files(root, image_size=size)
 
 
+def test_image_size_beyond_the_limit_raises(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}})
+    with pytest.raises(DomainwiseError, match=r"^image_size must be at most 16384, got 1000000000000$"):
+        image_files(root, image_size=10**12)
+
+
+def test_listing_is_reported_before_any_image_is_read(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}, "night": {"cat": 1, "dog": 1}})
+    reports: list[object] = []
+
+    def stop(listing: Listing) -> None:
+        raise DomainwiseError(", ".join(domain.name for domain in listing.domains))
+
+    with pytest.raises(DomainwiseError, match=r"^day, night$"):
+        image_files(root, on_progress=lambda *report: reports.append(report), on_listing=stop)
+    assert reports == []
+    assert not (tmp_path / "cache").exists()
+
+
 def test_progress_has_the_domain(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "pets", {"day": {"cat": 2}, "night": {"cat": 1}})
+    root = write_tree(tmp_path / "pets", {"day": {"cat": 1, "dog": 1}, "night": {"cat": 1, "dog": 1}})
     reports: list[object] = []
     image_files(root, image_size=SIZE, on_progress=lambda *report: reports.append(report))
-    assert reports == [("reading day", 2, 2), ("decoding day", 2, 2), ("reading night", 1, 1), ("decoding night", 1, 1)]
+    assert reports == [("reading day", 2, 2), ("decoding day", 2, 2), ("reading night", 2, 2), ("decoding night", 2, 2)]
 
 
 def test_check_decodes_every_file_and_caches_none(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from image_kinds import write_photos, write_tree
 from torchvision.datasets import ImageFolder
 
-from domainwise.data.listing import IMAGE_SUFFIXES, list_csv, list_folder, list_images, list_nico
+from domainwise.data.listing import IMAGE_SUFFIXES, Listing, list_csv, list_folder, list_images, list_nico
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -64,14 +64,17 @@ def test_complete_dataset_has_no_missing_classes(tmp_path: Path) -> None:
 
 
 def test_listing_has_the_name_of_its_folder_or_the_given_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(write_tree(tmp_path / "my images", {"a": {"x": 1}}))
+    monkeypatch.chdir(write_tree(tmp_path / "my images", {"a": {"x": 1, "y": 1}}))
     assert list_folder(Path(".")).name == "my images"
     assert list_folder(Path("."), "pacs").name == "pacs"
+    (tmp_path / "link").symlink_to("my images")
+    assert list_folder(tmp_path / "link").name == "link"
+    assert list_folder(tmp_path / "link" / ".." / "link/").name == "link"
 
 
 def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
-    wanted = tmp_path / "day" / "cat" / "1.jpg"
-    touch(wanted)
+    wanted, other = tmp_path / "day" / "cat" / "1.jpg", tmp_path / "day" / "dog" / "1.jpg"
+    touch(wanted, other)
     touch(
         *(tmp_path / ".git" / "objects" / "1.jpg", tmp_path / "__MACOSX" / "day" / "1.jpg", tmp_path / "read me.jpg"),
         *(tmp_path / "day" / ".thumbnails" / "1.jpg", tmp_path / "day" / "__pycache__" / "1.jpg"),
@@ -80,24 +83,26 @@ def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
         *(wanted.with_name("Thumbs.db"), wanted.with_name("jpg")),
     )
     listing = list_folder(tmp_path)
-    assert listing.classes == ("cat",)
-    assert [(domain.name, domain.files) for domain in listing.domains] == [("day", (wanted,))]
+    assert listing.classes == ("cat", "dog")
+    assert [(domain.name, domain.files) for domain in listing.domains] == [("day", (wanted, other))]
 
 
 def test_suffixes_are_case_insensitive(tmp_path: Path) -> None:
     touch(*(tmp_path / "a" / "x" / f"1{suffix}" for suffix in IMAGE_SUFFIXES))
-    touch(*(tmp_path / "a" / "x" / f"2{suffix.upper()}" for suffix in IMAGE_SUFFIXES))
+    touch(*(tmp_path / "a" / "y" / f"2{suffix.upper()}" for suffix in IMAGE_SUFFIXES))
     assert len(list_folder(tmp_path).domains[0].files) == 2 * len(IMAGE_SUFFIXES)
 
 
 @pytest.mark.parametrize("link", ["root/a", "root/a/x", "root/a/x/below"])
 def test_symlinked_folders_are_followed(tmp_path: Path, link: str) -> None:
     write_photos(tmp_path / "elsewhere" / "x" / "below", 2)
-    (tmp_path / link).parent.mkdir(parents=True)
+    write_photos(tmp_path / "elsewhere" / "y", 1)
+    write_photos(tmp_path / "root" / "b" / "y", 1)
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(tmp_path / "elsewhere" / Path(link).relative_to("root/a"))
-    (domain,) = list_folder(tmp_path / "root").domains
+    domain, _ = list_folder(tmp_path / "root").domains
     below = tmp_path / "root" / "a" / "x" / "below"
-    assert domain.files == (below / "000.png", below / "001.png")
+    assert domain.files[:2] == (below / "000.png", below / "001.png")
 
 
 def test_empty_domain_raises(tmp_path: Path) -> None:
@@ -118,7 +123,10 @@ def test_images_without_class_folder_raise(tmp_path: Path) -> None:
 def test_class_folders_without_domain_raise(tmp_path: Path) -> None:
     touch(tmp_path / "cat" / "1.jpg", tmp_path / "dog" / "1.jpg")
     message = error_message(list_folder, tmp_path)
-    assert message == f"no images found in {tmp_path}: images are expected at root/domain/class/image"
+    assert message == (
+        f"no images found in {tmp_path}: images are expected at root/domain/class/image; if its folders are classes, "
+        f"{tmp_path} is one domain, and the dataset is the folder above it"
+    )
 
 
 def test_empty_folder_raises(tmp_path: Path) -> None:
@@ -142,6 +150,133 @@ def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert error_message(list_folder, tmp_path) == f"folder {tmp_path / 'a' / 'x'} could not be read: Permission denied"
+
+
+PETS = {"day": {"cat": 2, "dog": 2}, "night": {"cat": 2, "dog": 2}}
+
+
+def list_names(listing: Listing, root: Path) -> list[str]:
+    return [str(file.relative_to(root)) for domain in listing.domains for file in domain.files]
+
+
+@pytest.mark.parametrize("target", [".", "../cat", "../cat/below", "below"])
+def test_folder_that_a_link_repeats_is_listed_once(tmp_path: Path, target: str) -> None:
+    root = write_tree(tmp_path / "pets", PETS)
+    write_photos(root / "day" / "cat" / "below", 2)
+    intact = list_folder(root)
+    (root / "day" / "cat" / "repeated").symlink_to(target)
+    with pytest.warns(UserWarning, match="repeated is left out: it leads to a folder that is already listed"):
+        assert list_folder(root) == intact
+
+
+def test_two_links_to_each_other_end(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", PETS)
+    for one, other in (("a", "b"), ("b", "a")):
+        write_photos(tmp_path / one, 1)
+        (tmp_path / one / "next").symlink_to(tmp_path / other)
+    (root / "day" / "cat" / "a").symlink_to(tmp_path / "a")
+    with pytest.warns(UserWarning, match="a/next/next is left out"):
+        files = list_names(list_folder(root), root)
+    assert [file for file in files if "cat/a" in file] == ["day/cat/a/000.png", "day/cat/a/next/000.png"]
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "more"),
+    [
+        ("day/cat/loop", "../..", 5),  # the other class and the other domain
+        ("day/cow", "cat", 1),
+        ("dusk", "day", 3),
+        ("day/cat/again.png", "000.png", 0),
+        ("night/dog/again.png", "../../day/cat/001.png", 0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is left out")
+def test_file_that_is_listed_twice_raises(tmp_path: Path, link: str, target: str, more: int) -> None:
+    root = write_tree(tmp_path / "pets", PETS)
+    (root / link).symlink_to(target)
+    message = error_message(list_folder, root)
+    assert (
+        f" are the same file{f' (+{more} more)' if more else ''}; an image may occur in a dataset only once" in message
+    )
+
+
+def test_links_to_distinct_files_are_a_dataset(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", PETS)
+    store = tmp_path / "store"
+    store.mkdir()
+    intact = list_folder(root)
+    for number, file in enumerate(sorted(root.rglob("*.png"), reverse=True)):
+        file.rename(store / str(number))
+        file.symlink_to(store / str(number))
+    assert list_folder(root) == intact
+
+
+def test_hard_links_are_files_of_their_own(tmp_path: Path) -> None:
+    """Tools that save space make hard links of equal files, and a copy of the folder has none."""
+    root = write_tree(tmp_path / "pets", PETS)
+    os.link(root / "day" / "cat" / "000.png", root / "day" / "cat" / "again.png")
+    assert list_folder(root).count_images() == [[3, 2], [2, 2]]
+
+
+def test_office_31_as_published_is_a_dataset(tmp_path: Path) -> None:
+    root = tmp_path / "office31"
+    for domain in ("amazon", "dslr", "webcam"):
+        touch(*(root / domain / "images" / kind / "frame_0001.jpg" for kind in ("bike", "mug")))
+    listing = list_folder(root)
+    assert listing.classes == ("bike", "mug")
+    assert [(domain.name, domain.labels) for domain in listing.domains] == [
+        (name, (0, 1)) for name in ("amazon", "dslr", "webcam")
+    ]
+    assert listing.domains[0].files[1] == root / "amazon" / "images" / "mug" / "frame_0001.jpg"
+    message = error_message(list_folder, tmp_path)
+    assert message == (
+        f"{tmp_path} has one folder with domains in it: images are expected at root/domain/class/image; "
+        f"did you mean {root}?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (("day/cat/1.jpg", "night/cat/1.jpg"), "has images of one class only, 'cat'; at least two are needed"),
+        (("day/images/1.jpg", "night/images/1.jpg"), "has images of one class only, 'images'"),
+        (("day/images/cat/1.jpg", "night/images/cat/1.jpg"), "has images of one class only, 'cat'"),
+        (("day/cat/1.jpg", "day/dog/1.txt"), "has images of one class only, 'cat'"),
+        (("day/train/cat/1.jpg", "day/Test/cat/1.jpg"), "are named Test, train: images are expected at"),
+        (("day/train/1.jpg", "day/val/1.jpg"), "are named train, val: images are expected at"),
+    ],
+)
+def test_level_too_few_or_too_many_raises(tmp_path: Path, files: tuple[str, ...], reason: str) -> None:
+    touch(*(tmp_path / file for file in files))
+    assert reason in error_message(list_folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("day/cat/a/1.jpg", "day/dog/b/1.jpg"),
+        ("day/cat/images/1.jpg", "day/dog/images/1.jpg"),
+        ("day/cat/images/1.jpg", "day/dog/images/1.jpg", "night/cat/images/1.jpg", "night/dog/images/1.jpg"),
+        ("day/cat/a/1.jpg", "day/cat/b/1.jpg", "day/dog/a/1.jpg", "day/dog/b/1.jpg", "night/cat/a/1.jpg"),
+        ("day/train/1.jpg", "day/bus/1.jpg"),
+        ("train/cat/1.jpg", "train/dog/1.jpg", "test/cat/1.jpg", "test/dog/1.jpg"),
+    ],
+)
+def test_folders_in_class_folders_are_allowed(tmp_path: Path, files: tuple[str, ...]) -> None:
+    touch(*(tmp_path / file for file in files))
+    assert len(list_folder(tmp_path).classes) == 2
+
+
+def test_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
+    for domain in (b"caf\xe9", b"\x1b[31mred"):
+        for kind in (b"\xff", b"dog\n"):
+            touch(tmp_path / os.fsdecode(domain) / os.fsdecode(kind) / os.fsdecode(b"\xfe\n.png"))
+    listing = list_folder(tmp_path)
+    assert listing.classes == ("dog\\x0a", "\\xff")
+    assert [domain.name for domain in listing.domains] == ["\\x1b[31mred", "caf\\xe9"]
+    assert all(file.exists() for domain in listing.domains for file in domain.files)
+    touch(tmp_path / "caf\\xe9" / "dog" / "1.png")
+    assert "two domains" in error_message(list_folder, tmp_path)
 
 
 def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -203,8 +338,8 @@ def test_csv_that_is_not_utf8_raises(tmp_path: Path, encoding: str) -> None:
 
 
 def test_csv_may_have_non_ascii_names(tmp_path: Path) -> None:
-    listing = list_csv(write_csv(tmp_path, "path,label,domain\nhäuser.png,Häuser,東京\n"))
-    assert (listing.classes, listing.domains[0].name) == (("Häuser",), "東京")
+    listing = list_csv(write_csv(tmp_path, "path,label,domain\nhäuser.png,Häuser,東京\nb.png,Bäume,東京\n"))
+    assert (listing.classes, listing.domains[0].name) == (("Bäume", "Häuser"), "東京")
 
 
 def test_missing_csv_raises(tmp_path: Path) -> None:
@@ -216,6 +351,56 @@ def test_missing_csv_raises(tmp_path: Path) -> None:
 def test_other_file_types_raise(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
     assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / "images.zip")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1.png,cat\0,day", "has a NUL byte in line 2; save it as UTF-8 text"),
+        ("1\0.png,cat,day", "has a NUL byte in line 2; save it as UTF-8 text"),
+        (f"1.png,{'x' * 200_000},day", "field larger than field limit"),
+        ("1.png,cat,day\n2.png,cat,night", "has images of one class only, 'cat'"),
+        ("1.png,cat,day\n./2/../1.png,dog,day", "are the same file"),
+        ("".join(f"{n}.png,{n},{n}\n" for n in range(1001)), "has 1,001 classes in 1,001 domains"),
+    ],
+)
+def test_unusable_csv_raises(tmp_path: Path, text: str, reason: str) -> None:
+    assert reason in error_message(list_csv, write_csv(tmp_path, f"path,label,domain\n{text}"))
+
+
+def test_csv_of_many_columns_is_read(tmp_path: Path) -> None:
+    extra = ",".join(f"c{n}" for n in range(10_000))
+    file = write_csv(
+        tmp_path, f"{extra},path,label,domain\n" + f"{',' * 10_000}1.png,cat,day\n{',' * 10_000}2.png,dog,day\n"
+    )
+    assert list_csv(file).classes == ("cat", "dog")
+
+
+def test_repeated_csv_column_raises(tmp_path: Path) -> None:
+    file = write_csv(tmp_path, "path,label,domain,label\n1.png,cat,day,dog\n")
+    assert error_message(list_csv, file) == f"{file} has 2 columns named 'label'; rename or remove one"
+
+
+def test_large_csv_raises_before_it_is_read(tmp_path: Path) -> None:
+    file = write_csv(tmp_path, "")
+    with open(file, "wb") as sparse:
+        sparse.truncate(10**10)
+    assert error_message(list_csv, file) == (
+        f"{file} could not be read: 10,000,000,000 bytes, the limit is 256,000,000"
+    )
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
+def test_fifo_is_no_dataset(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / name)
+    assert error_message(list_csv, tmp_path / name).endswith("could not be read: not a regular file")
+
+
+def test_home_of_an_unknown_user_raises() -> None:
+    assert error_message(list_images, "~nobody-here/pets") == (
+        "~nobody-here/pets starts with ~nobody-here, but that is no user's home; write out the path"
+    )
 
 
 SPLIT = {

@@ -168,6 +168,14 @@ def test_damaged_file_raises_with_the_reason(
     assert "`domainwise data prepare rotated_mnist`" in message
 
 
+def test_small_file_of_many_bytes_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_digits(tmp_path, *random_digits(20), gzipped=NAMES) / "MNIST" / "raw" / f"{TRAIN_IMAGES}.gz"
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + bytes(10**6)))
+    monkeypatch.setattr("domainwise.data.mnist._MAX_BYTES", 10**5)
+    with pytest.raises(DomainwiseError, match=r"is damaged \(100000 bytes, expected 16\)"):
+        load_digits(tmp_path)
+
+
 @pytest.mark.parametrize("build", [colored_mnist, rotated_mnist])
 @pytest.mark.parametrize("count", [0, 2])
 def test_too_few_images_raise(tmp_path: Path, build: Callable[..., object], count: int) -> None:

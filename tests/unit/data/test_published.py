@@ -83,8 +83,8 @@ def test_dataset_has_the_name_of_the_table(tmp_path: Path, monkeypatch: pytest.M
 def test_data_dir_overrides_the_environment_variable_for_listings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_images(tmp_path / "one" / "PACS", "photo/dog/1.png")
-    write_images(tmp_path / "two" / "PACS", "sketch/dog/1.png")
+    write_images(tmp_path / "one" / "PACS", "photo/dog/1.png", "photo/cat/1.png")
+    write_images(tmp_path / "two" / "PACS", "sketch/dog/1.png", "sketch/cat/1.png")
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "one"))
     assert PUBLISHED["pacs"].load_listing().domains[0].name == "photo"
     assert PUBLISHED["pacs"].load_listing(tmp_path / "two").domains[0].name == "sketch"
@@ -113,7 +113,9 @@ def test_broken_images_of_a_published_dataset_can_be_skipped(tmp_path: Path) -> 
 
 
 def test_domainnet_is_recorded_less_often(tmp_path: Path) -> None:
-    write_images(tmp_path / "domain_net", "clipart/dog/1.png", "real/dog/2.png")
+    write_images(
+        tmp_path / "domain_net", *(f"{kind}/1.png" for kind in ("clipart/dog", "clipart/cat", "real/dog", "real/cat"))
+    )
     dataset = PUBLISHED["domainnet"](data_dir=tmp_path, image_size=6)
     assert dataset.record_every == 1000
     assert dataset.weights == "IMAGENET1K_V1"

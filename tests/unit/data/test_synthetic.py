@@ -228,6 +228,15 @@ def test_spurious_sizes_down_to_a_single_image() -> None:
         ({"shifts": (4, 8, 4.0)}, "shifts must be distinct, got 4, 8, 4"),
         ({"noise": -0.1}, "noise must be finite and at least 0, got -0.1"),
         ({"noise": float("nan")}, "noise must be finite"),
+        ({"noise": float("inf")}, "noise must be finite"),
+        ({"noise": 1e300}, "noise must be at most 1e\\+06, got 1e\\+300"),
+        ({"style_norm": 10**400}, "style_norm must be at most 1e\\+06, got 1000"),
+        ({"shifts": (0, 1e7)}, "every shift must be at most 1e\\+06"),
+        ({"shifts": []}, "shifts is empty: without a shift there is no test domain"),
+        ({"train_count": 10**12}, "2,000,000,005,000 images of 32 x 32 pixels need 38,912,000 GB of memory, and there"),
+        ({"test_count": 10**12}, "5,000,000,004,000 images of 32 x 32 pixels need 51,200,000 GB"),
+        ({"num_domains": 10**12}, "2,000,000,000,005,000 images"),
+        ({"image_size": 10**9}, "9,000 images of 1000000000 x 1000000000 pixels need"),
     ],
 )
 def test_invalid_silhouettes_arguments_raise(arguments: dict, message: str) -> None:
@@ -239,3 +248,8 @@ def test_invalid_silhouettes_arguments_raise(arguments: dict, message: str) -> N
 def test_invalid_majority_raises(majority: float) -> None:
     with pytest.raises(DomainwiseError, match=r"^majority must be at least"):
         silhouettes_spurious(majority=majority)
+
+
+def test_spurious_images_that_do_not_fit_into_memory_raise() -> None:
+    with pytest.raises(DomainwiseError, match=r"^4,000,000,000 images of 1024 x 1024 pixels need .* GB of memory"):
+        silhouettes_spurious(image_size=1024, train_count=10**9, test_count=10**9)

@@ -1,11 +1,13 @@
 """A plan has the runs that the selection rules need, and no others."""
 
-from itertools import combinations
+import json
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from domainwise.data import Dataset, Domain
 from domainwise.errors import DomainwiseError
@@ -178,3 +180,28 @@ def test_selections_that_the_dataset_does_not_support(dataset: str, selection: s
 def test_unknown_names(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         make_plan(**values)
+
+
+def test_link_has_its_own_name_unless_earlier_runs_have_its_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    for domain, kind in product(("day", "night"), ("cat", "dog")):
+        folder = tmp_path / "v3" / domain / kind
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "1.png")
+    (tmp_path / "pets").symlink_to("v3")
+    spec = SweepSpec((str(tmp_path / "pets"),), ("erm",), settings={"dataset_options": {"image_size": 8}})
+    runs = list(plan_sweep(spec, tmp_path / "new"))
+    assert [(run.name, run.dataset) for run in runs] == [
+        (f"pets-erm-{domain}-draw0-trial0", "pets") for domain in ("day", "night")
+    ]
+    # As a sweep of an earlier version left it.
+    earlier = tmp_path / "old" / "v3-erm-day-draw0-trial0"
+    earlier.mkdir(parents=True)
+    (earlier / "config.json").write_text(json.dumps({"config": {"dataset": "v3"}, "data": {}}))
+    plan = plan_sweep(spec, tmp_path / "old")
+    assert [(run.name, run.dataset) for run in plan] == [
+        (f"v3-erm-{domain}-draw0-trial0", "v3") for domain in ("day", "night")
+    ]
+    assert {config.dataset_name for config in plan.values()} == {"v3"}

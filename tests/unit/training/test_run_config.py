@@ -262,7 +262,7 @@ def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
     def of_folder(seed: int, data_dir: Path) -> Dataset:
         size = int(data_dir.name)
         images = torch.zeros(1, 3, size, size, dtype=torch.uint8)
-        return Dataset("squares", ("all",), (Domain("only", images, torch.zeros(1, dtype=torch.int64)),))
+        return Dataset("squares", ("all", "none"), (Domain("only", images, torch.zeros(1, dtype=torch.int64)),))
 
     datasets = DatasetCache()
     configs = [RunConfig(dataset=of_folder, data_dir=tmp_path / side) for side in ("4", "5")]
