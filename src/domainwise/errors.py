@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from domainwise.escaping import escape_unprintable
+
 
 class DomainwiseError(ValueError):
     """An input that domainwise cannot use. The message is one line that says what to change."""
@@ -15,8 +17,8 @@ class RunInterrupted(Exception):
 def format_error(error: DomainwiseError | OSError) -> str:
     """Return the one line that the command line prints for an error that the user can fix."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+        return escape_unprintable(f"{error.filename}: {error.strerror}")
+    return escape_unprintable(" ".join(str(error).split()))
 
 
 def unknown_choice(kind: str, name: str, choices: Iterable[str], summary: str | None = None) -> DomainwiseError:

@@ -1,6 +1,5 @@
 """One run over several processes, started by `torchrun`. In a single process all of this does nothing."""
 
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.perturbations.distributed import mean_over_ranks
 from domainwise.seeds import seed_hash
 from domainwise.training.config import RunConfig
+from domainwise.training.ranks import check_master, read_world_size
 
 _groups = counted()
 
@@ -120,7 +120,7 @@ def is_distributed() -> bool:
     """Return whether torchrun started several processes, or a process group already exists."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size() > 1
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return read_world_size() > 1
 
 
 @contextmanager
@@ -131,6 +131,7 @@ def join_process_group(device: torch.device) -> Iterator[World]:
     elif dist.is_initialized():
         yield World(dist.get_rank(), dist.get_world_size())
     else:
+        check_master()
         store, rank, count = next(rendezvous("env://"))
         # A new prefix, because keys that an earlier group left in the store would mislead this one.
         store = PrefixStore(f"domainwise/{next(_groups)}", store)
