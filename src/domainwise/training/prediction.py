@@ -14,6 +14,7 @@ from domainwise.data.decoding import decode_image
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.escaping import escape_spreadsheet
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
@@ -154,8 +155,9 @@ def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
     classes = list(dict.fromkeys(name for each in predictions for name in each.probabilities))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "class", "probability", *classes, "error"))
+    writer.writerow(("image", "class", "probability", *map(escape_spreadsheet, classes), "error"))
     for each in predictions:
         values = [each.probabilities.get(name) for name in classes]
-        writer.writerow((each.file, each.label, each.probabilities.get(each.label), *values, each.error))
+        file, label, error = map(escape_spreadsheet, (str(each.file), each.label, each.error))
+        writer.writerow((file, label, each.probabilities.get(each.label), *values, error))
     return text.getvalue()
