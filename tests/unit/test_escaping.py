@@ -1,9 +1,12 @@
 """Unprintable characters are shown, and no cell of a CSV file is a formula."""
 
+from pathlib import Path
+from urllib.parse import unquote
+
 import pytest
 
 from domainwise.errors import DomainwiseError, format_error
-from domainwise.escaping import escape_spreadsheet, escape_unprintable
+from domainwise.escaping import escape_spreadsheet, escape_unprintable, quote_file_name
 from hostile_names import HOSTILE_NAMES, RAW
 
 
@@ -32,3 +35,17 @@ def test_numbers_are_no_formulas(number: str) -> None:
 @pytest.mark.parametrize("text", ["=1", "+a", "-a", "@a", "-1+1"])
 def test_formulas_are_text(text: str) -> None:
     assert escape_spreadsheet(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES.values(), "領域" * 100, "%" * 80, "x" * 300])
+def test_every_text_can_name_a_folder(name: str, tmp_path: Path) -> None:
+    quoted = quote_file_name(name)
+    (tmp_path / f"{quoted}-draw0-trial0").mkdir()
+    assert quoted.isascii()
+    assert unquote(quoted)[:20] == name[:20] or "\udce9" in name
+    assert quote_file_name(name[:-1]) != quoted
+
+
+def test_short_names_are_only_quoted() -> None:
+    assert quote_file_name("pacs-mat-art painting+x") == "pacs-mat-art painting+x"
+    assert quote_file_name("[/b]-é") == "%5B%2Fb%5D-%C3%A9"

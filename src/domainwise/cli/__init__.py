@@ -51,7 +51,11 @@ def main() -> NoReturn:
     warnings.showwarning = _print_warning
     is_debug = "--debug" in takewhile(_is_option, args)
     try:
-        code = _run(args, is_debug)
+        with _silence_other_ranks():
+            code = _run(args, is_debug)
+    except DomainwiseError as error:  # of the variables that say which rank this is
+        print_error(format_error(error))
+        code = 2
     except Exception as error:
         code = report_crash(error, is_debug)
     sys.exit(flush_streams(code))
@@ -60,8 +64,7 @@ def main() -> NoReturn:
 def _run(args: Sequence[str], is_debug: bool) -> int:
     """Run a command and return its exit code. An error that the user can fix is one line, never a traceback."""
     try:
-        with _silence_other_ranks():
-            return build_app(args)(args, standalone_mode=False) or 0
+        return build_app(args)(args, standalone_mode=False) or 0
     except _UsageError as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]
         # Without arguments, the help was printed instead.

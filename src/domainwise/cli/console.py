@@ -36,6 +36,8 @@ from domainwise.escaping import escape_unprintable
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
+# A cell of a table; one with a style is made by `style_text`.
+Cell = str | Text
 # A run in one of these has nothing left to do.
 _ENDED: tuple[State, ...] = ("done", "failed", "stopped")
 # The signals that ask a command to save and stop, and what the second of them does.
@@ -160,7 +162,7 @@ class DataProgress:
 
 def print_table(
     header: Sequence[str],
-    rows: Sequence[Sequence[str | Text]],
+    rows: Sequence[Sequence[Cell]],
     numeric: int = 0,
     *,
     is_markdown: bool = False,
@@ -169,7 +171,6 @@ def print_table(
     """Print a table to stdout.
 
     Args:
-        rows: a cell with a style is made by `style_text`.
         numeric: number of columns at the end that are right-aligned, and wrap only if nothing else helps.
         has_lines: draw lines between rows.
     """

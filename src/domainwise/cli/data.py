@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domainwise.cli.console import (
+    Cell,
     DataProgress,
     make_console,
     print_json,
@@ -175,7 +176,9 @@ def _print_counts(listing: Listing) -> None:
     else:
         corner, row_names, columns = "class", list(listing.classes), tuple(domains)
         counts = [list(row) for row in zip(*counts, strict=True)]
-    rows = [[style_text(name), *map(str, row), str(sum(row))] for name, row in zip(row_names, counts, strict=True)]
+    rows: list[list[Cell]] = [
+        [name, *map(str, row), str(sum(row))] for name, row in zip(row_names, counts, strict=True)
+    ]
     totals = [sum(column) for column in zip(*counts, strict=True)]
     rows.append([style_text("all", "bold"), *map(str, totals), str(sum(totals))])
     print_table((corner, *columns, "all"), rows, numeric=len(columns) + 1)

@@ -20,12 +20,12 @@ def ignore_progress(description: str, done: int, total: int) -> None:
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Return the folder with the datasets: `data_dir`, else $DOMAINWISE_DATA, else `data` in the user's cache."""
-    return Path(data_dir or os.environ.get(DATA_VARIABLE) or _user_cache() / "data").expanduser()
+    return _expand(data_dir or os.environ.get(DATA_VARIABLE) or _user_cache() / "data")
 
 
 def cache_folder() -> Path:
     """Return the folder with the decoded images: $DOMAINWISE_CACHE, else `images` in the user's cache."""
-    return Path(os.environ.get(CACHE_VARIABLE) or _user_cache() / "images").expanduser()
+    return _expand(os.environ.get(CACHE_VARIABLE) or _user_cache() / "images")
 
 
 def dataset_folder(dataset: str, folder: str, data_dir: str | Path | None = None) -> Path:
@@ -50,3 +50,8 @@ def suggest_prepare(dataset: str, folder: str) -> str:
 
 def _user_cache() -> Path:
     return user_cache_path("domainwise", appauthor=False, opinion=False)
+
+
+def _expand(path: str | Path) -> Path:
+    """Return a path with the user's folder instead of ~; that of an unknown user stays, and is then not found."""
+    return Path(os.path.expanduser(path))

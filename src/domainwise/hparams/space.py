@@ -116,7 +116,7 @@ class _Rule:
 
 def _read_rules(file: Path, name: str) -> Space:
     try:
-        content = tomllib.loads(file.read_text())
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DomainwiseError(f"search space {file} could not be read: {reason}") from error

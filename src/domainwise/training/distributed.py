@@ -145,18 +145,21 @@ def join_process_group(device: torch.device) -> Iterator[World]:
 
 @contextmanager
 def watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed, however often.
+    """Yield a function that returns whether Ctrl-C, SIGTERM or SIGHUP came, however often. Ignored ones stay ignored.
 
     torchrun forwards the signal to processes that already got it from the terminal, so a second one means nothing.
     """
-    pressed = False
+    is_interrupted = False
 
     def note(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
+        nonlocal is_interrupted
+        is_interrupted = True
 
-    before = signal.signal(signal.SIGINT, note)
+    numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))  # Windows has no SIGHUP
+    watched = [each for each in numbers if each is not None and signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in watched}
     try:
-        yield lambda: pressed
+        yield lambda: is_interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

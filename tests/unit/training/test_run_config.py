@@ -268,3 +268,23 @@ def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
     configs = [RunConfig(dataset=of_folder, data_dir=tmp_path / side) for side in ("4", "5")]
     shapes = [datasets.build(config).image_shape for config in configs]
     assert shapes == [(3, 4, 4), (3, 5, 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threads": 10**20}, "threads must be at most 1024, got 1"),
+        ({"steps": 10**20}, r"steps must be at most 2.14748e\+09, got 1"),
+        ({"batch_size": 2**31}, "batch_size must be at most"),
+        ({"sam_radius": 1e300}, r"sam_radius must be at most 1e\+30, got 1e\+300"),
+        ({"attack_radius": 1e300}, r"attack_radius must be at most 1e\+30, got 1e\+300"),
+        ({"attack_radius": "1e300 rms"}, "attack_radius must be at most"),
+        ({"hparams": {"epsilon": 1e300}}, r"epsilon must be at most 1e\+30, got 1e\+300"),
+        ({"hparams": {"epsilon": "1e300"}}, "epsilon must be at most"),
+        ({"hparams": {"lr": float("inf")}}, "lr must be at least 0 and at most"),
+    ],
+    ids=str,
+)
+def test_numbers_that_torch_cannot_hold_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        RunConfig(**settings)
