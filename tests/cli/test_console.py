@@ -11,6 +11,7 @@ import pytest
 from rich.text import Text
 
 import domainwise.cli
+from domainwise.cli import COMMANDS
 from domainwise.cli.console import (
     DataProgress,
     SweepProgress,
@@ -162,3 +163,22 @@ def test_the_list_of_recipes_is_complete(
     for recipe in load_recipes().values():
         expected = f"{recipe.key} ({recipe.name})" if recipe.name != recipe.key else recipe.key
         assert {*expected.split(), *recipe.about.split(), *", ".join(recipe.numbers).split()} <= words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_narrow_terminal_and_cuts_no_word(
+    command: str, monkeypatch: pytest.MonkeyPatch, domainwise: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = domainwise(command, "--help")
+    assert outcome.code == 0, outcome.err
+    assert "…" not in outcome.out
+    text, _, examples = outcome.out.partition("  Example")
+    assert max(map(len, text.splitlines())) <= 80
+    assert command == "data" or f"\n    domainwise {command}" in examples
+
+
+def test_the_list_of_commands_is_in_order_and_complete(domainwise: Callable[..., Any]) -> None:
+    lines = domainwise("--help").out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line[:2] == "  " and line[2:3] not in ("", " ")] == list(COMMANDS)
+    assert not [line for line in lines if "..." in line]

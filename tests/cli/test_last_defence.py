@@ -152,10 +152,7 @@ def test_ignored_signals_stay_ignored_and_handlers_come_back(watch: Callable[[],
             signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("report", SWEEP), ("report", "--help"), ("--help",), ("reproduce", "--list"), ("report", "/ü±\U0001f600")],
-)
+@pytest.mark.parametrize("words", [("report", SWEEP), ("--help",), ("report", "/ü±\U0001f600")], ids=str)
 @pytest.mark.parametrize(
     "environment",
     [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],

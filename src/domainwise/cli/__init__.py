@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from itertools import takewhile
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import domainwise
+from domainwise.cli.options import keep_lines
 from domainwise.cli.streams import configure_streams, flush_streams, print_error, report_crash
 from domainwise.errors import DomainwiseError, RunInterrupted, format_error
 from domainwise.training.ranks import read_rank
@@ -100,21 +102,35 @@ def _is_option(word: str) -> bool:
 def build_app(args: Sequence[str]) -> typer.Typer:
     """Build the application. If `args` name a command, only that module is imported, to start fast."""
     app = typer.Typer(
+        cls=_Commands,
         no_args_is_help=True,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(help=HELP)(_take_options)
     words = [word for word in args if not _is_option(word)][:1]
     for name in words if words and words[0] in COMMANDS else COMMANDS:
         attribute = name.replace("-", "_")
         module = importlib.import_module(f"domainwise.cli.{attribute}")
+        command: Any = getattr(module, attribute, None)
+        summary = _summarize(command.__doc__ if command else module.app.info.help)
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
+            app.add_typer(module.app, name=name, short_help=summary)
         else:
-            app.command(epilog=module.EXAMPLES)(getattr(module, attribute))
+            app.command(epilog=keep_lines(module.EXAMPLES), short_help=summary)(command)
     return app
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: object) -> list[str]:
+        """Return the commands in our order; typer would put those with commands of their own last."""
+        return [name for name in COMMANDS if name in self.commands]
+
+
+def _summarize(text: str) -> str:
+    """Return the first sentence of a help text, which click would cut to one line."""
+    return text.partition("\n")[0].partition(". ")[0].rstrip(".") + "."
 
 
 def _print_version(is_requested: bool) -> None:

@@ -17,7 +17,7 @@ from domainwise.cli.console import (
     print_text,
     style_text,
 )
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from domainwise.data.image_datasets import ImageCheck
     from domainwise.training.domain_shift import DomainShift
 
-app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_help=True, rich_markup_mode=None)
 
 _MAX_ERRORS = 20
 
@@ -51,7 +51,7 @@ domainwise data list --data-dir path/to/data --json
 """
 
 
-@app.command("list", epilog=LIST_EXAMPLES)
+@app.command("list", epilog=keep_lines(LIST_EXAMPLES))
 def list_command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -95,7 +95,7 @@ domainwise data check colored_mnist
 """
 
 
-@app.command(epilog=CHECK_EXAMPLES)
+@app.command(epilog=keep_lines(CHECK_EXAMPLES))
 def check(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
@@ -206,7 +206,7 @@ domainwise data shift silhouettes
 """
 
 
-@app.command(epilog=SHIFT_EXAMPLES)
+@app.command(epilog=keep_lines(SHIFT_EXAMPLES))
 def shift(
     dataset: DatasetArgument,
     network: Annotated[
@@ -293,7 +293,7 @@ domainwise data prepare path/to/images
 """
 
 
-@app.command(epilog=PREPARE_EXAMPLES)
+@app.command(epilog=keep_lines(PREPARE_EXAMPLES))
 def prepare(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
@@ -320,7 +320,7 @@ def prepare(
         print_line(("ready", "bold"), f": {count} images of {shape} in {len(data.domains)} domains")
 
 
-@app.command("clear-cache", epilog="Example: domainwise data clear-cache")
+@app.command("clear-cache", epilog=keep_lines("Example:\ndomainwise data clear-cache"))
 def clear(quiet: Quiet = False) -> None:
     """Remove all decoded images from the cache; they are decoded again when needed."""
     from domainwise.data.cache import cache_size, clear_cache

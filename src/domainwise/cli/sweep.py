@@ -21,7 +21,7 @@ from domainwise.cli.console import (
     show_status,
     status_table,
 )
-from domainwise.cli.options import AsJson, Budget, Quiet, Workers, add_run_options, parse_pairs
+from domainwise.cli.options import AsJson, Budget, Quiet, Workers, add_run_options, keep_lines, parse_pairs
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection.verdicts import MARGIN, Judgement
 from domainwise.storage.run_folder import RunFolder, RunStatus
@@ -55,7 +55,7 @@ domainwise sweep --dataset pacs --algorithm erm --algorithm mat --engine slurm -
 domainwise sweep status runs/pacs
 """
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=True, epilog=EXAMPLES, rich_markup_mode="rich")
+app = typer.Typer(invoke_without_command=True, no_args_is_help=True, epilog=keep_lines(EXAMPLES), rich_markup_mode=None)
 
 
 def _run_settings() -> list[str]:
@@ -255,7 +255,7 @@ def sweep(
     _print_outcomes(outcomes, console)
 
 
-@app.command(epilog="Example:\n\ndomainwise sweep recommend runs/radii")
+@app.command(epilog=keep_lines("Example:\ndomainwise sweep recommend runs/radii"))
 def recommend(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep with --grid.")], as_json: AsJson = False
 ) -> None:
@@ -270,7 +270,7 @@ def recommend(
     print_json([asdict(each) for each in recommend(folder)])
 
 
-@app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
+@app.command(epilog=keep_lines("Example:\ndomainwise sweep status runs/pacs"))
 def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_json: AsJson = False) -> None:
     """Show how many runs of a sweep are done, stopped by a race or failed (and why), running, unfinished, pending."""
     statuses = SweepFolder(folder).read_statuses()
