@@ -1,11 +1,13 @@
 """SIGTERM and SIGHUP save a run as Ctrl-C does, and what the terminal's user asked to ignore stays ignored."""
 
+import json
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from sweep_processes import sweep_spec, sweep_words
 from warm_python import WarmPython
 
 from children import start_child
@@ -43,3 +45,18 @@ def test_children_of_tests_get_ctrl_c_even_if_the_tests_ignore_it() -> None:
 def test_a_child_that_hangs_is_killed() -> None:
     with start_child([sys.executable, "-c", "import time; time.sleep(60)"], seconds=0.2) as process:
         assert process.wait(20) == -signal.SIGKILL
+
+
+def test_a_sweep_saves_and_stops_when_the_terminal_closes(tmp_path: Path, warm_python: WarmPython) -> None:
+    """The whole process group gets the signal, as with Ctrl-C."""
+    folder = tmp_path / "sweep"
+    process = warm_python.start("-m", "domainwise", *sweep_words(folder, spec=sweep_spec(steps=100_000, draws=1)))
+    process.wait_until(lambda: len(list(folder.glob("*/records.jsonl"))) == 2)
+    process.signal(signal.SIGHUP, is_group=True)
+    assert process.wait(60) == 130
+    assert process.err.splitlines()[-1].endswith("0 of 2 runs are done; rerun the same command to resume")
+    assert "Traceback" not in process.err
+    for run in folder.glob("*/records.jsonl"):
+        # Each run saved where it was, not where its last record was.
+        last = json.loads(run.read_text().splitlines()[-1])["step"]
+        assert torch.load(run.parent / "checkpoint.pt", weights_only=True)["step"] > last

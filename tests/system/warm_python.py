@@ -71,11 +71,11 @@ class WarmProcess:
 
     def interrupt(self) -> None:
         """Press Ctrl-C: the whole process group gets the signal."""
-        os.killpg(self.pid, signal.SIGINT)
+        self.signal(signal.SIGINT, is_group=True)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone."""
-        os.kill(self.pid, number)
+    def signal(self, number: signal.Signals, *, is_group: bool = False) -> None:
+        """Send a signal to the process, or to all of its process group."""
+        (os.killpg if is_group else os.kill)(self.pid, number)
 
     def kill_group(self) -> None:
         """Kill the process and all it has started; those that have ended are no error."""

@@ -12,6 +12,7 @@ from PIL import Image
 from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import RunConfig
+from domainwise.training.device import pick_device
 from domainwise.training.loading import load_model
 from domainwise.training.registry import DatasetCache, derive_seeds, resolve_config
 from domainwise.training.trainer import RunResult, train
@@ -288,3 +289,11 @@ def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
 def test_numbers_that_torch_cannot_hold_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         RunConfig(**settings)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:0", "CUDA", ""])
+def test_an_unknown_device_is_one_line_with_the_choices(name: str) -> None:
+    with pytest.raises(DomainwiseError, match=rf"unknown device '{name}'.* Choices: auto, cpu, cuda, mps"):
+        pick_device(name)
+    with pytest.raises(DomainwiseError, match=rf"unknown device '{name}'.* Choices: auto, cpu, cuda, mps"):
+        RunConfig(device=name)  # type: ignore[arg-type]
