@@ -139,6 +139,18 @@ def test_tables_wrap_and_drop_nothing(
         assert len(lines) == 3
 
 
+def test_the_status_of_a_sweep_shows_long_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "".join(f"{number:03}" for number in range(30))
+    run = PlannedRun(Path(name), name, name, "erm", (name,), 0, 0)
+    make_console().print(status_table({run: RunStatus("failed", error="x")}))
+    text = capsys.readouterr().out
+    assert "failed" in text
+    assert name in "".join(re.findall(r"^ +(?:erm on )?(\d+)", text, re.MULTILINE))
+
+
 def test_a_report_that_is_too_wide_drops_nothing(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

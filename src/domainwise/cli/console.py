@@ -296,6 +296,7 @@ def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
         counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[status.state] += 1
     states = [state for state in get_args(State) if state != "stopped" or any(each[state] for each in counts.values())]
     table = Table("", *states, box=box.SIMPLE_HEAD, header_style="bold")
+    table.columns[0].overflow = "fold"  # rich would cut a long name
     for column in table.columns[1:]:
         column.justify = "right"
     for row, by_state in counts.items():

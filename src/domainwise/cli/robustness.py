@@ -8,6 +8,7 @@ import typer
 
 from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
+from domainwise.escaping import escape_spreadsheet
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ def robustness(
         figure, (header, rows) = plot_robustness(frame), _format_radii(frame)
     write_figure(output, figure)
     if csv is not None:
-        write_atomic(csv, frame.write_csv().encode())
+        import polars as pl
+
+        texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
+        write_atomic(csv, frame.with_columns(texts).write_csv().encode())
     if as_json:
         print_json(frame.to_dicts())
     elif not quiet:
