@@ -1,17 +1,35 @@
-"""Test order, and the command line called in this process."""
+"""Test order, the time limit of each test, and the command line called in this process."""
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from domainwise.cli import main
 
+SECONDS = 420
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that start processes first, because they take longest."""
     items.sort(key=lambda item: "system" not in item.path.parts)
+
+
+@pytest.fixture(autouse=True)
+def time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that hangs: raise in whatever it waits for, and again in the clean-up if that hangs, too."""
+    seconds = SECONDS if request.node.get_closest_marker("slow") is None else 10 * SECONDS
+
+    def fail(*_: object) -> None:
+        raise TimeoutError(f"the test took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 20)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)

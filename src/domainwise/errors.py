@@ -1,9 +1,9 @@
 """The errors that a user is meant to read, and names in them."""
 
-import os
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+from domainwise.escaping import escape_unprintable
 
 
 class DomainwiseError(ValueError):
@@ -21,27 +21,8 @@ class RunInterrupted(Exception):
 def format_error(error: DomainwiseError | OSError) -> str:
     """Return the one line that the command line prints for an error that the user can fix."""
     if isinstance(error, OSError) and error.filename is not None:
-        return escape_name(f"{error.filename}: {error.strerror}")
-    return escape_name(" ".join(str(error).split()))
-
-
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def escape_name(name: object) -> str:
-    r"""Return a name or path as text that any terminal and file takes: other bytes become escapes such as `\xff`.
-
-    A file may have any bytes in its name. Those that are not UTF-8 are lone surrogates in Python, which cannot be
-    written, and control characters can do anything to a terminal.
-    """
-    return _UNPRINTABLE.sub(lambda match: _escape_character(match[0]), str(name))
-
-
-def _escape_character(character: str) -> str:
-    try:
-        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
-    except UnicodeEncodeError:  # a surrogate that stands for no byte
-        return f"\\u{ord(character):04x}"
+        return escape_unprintable(f"{error.filename}: {error.strerror}")
+    return escape_unprintable(" ".join(str(error).split()))
 
 
 def unknown_choice(kind: str, name: str, choices: Iterable[str], summary: str | None = None) -> DomainwiseError:

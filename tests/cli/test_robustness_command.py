@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import polars as pl
 import pytest
 from PIL import Image
 
+from children import start_child
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
 
@@ -142,9 +142,7 @@ def test_a_folder_of_runs_and_json(domainwise: Callable[..., Any], runs: Path, t
 def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:
     program = "import domainwise.cli.robustness, domainwise.cli as cli; print('ready', flush=True); cli.main()"
     words = ("robustness", str(runs / "erm-0"), "--attack-steps", "1000000", "--kind", "sample")
-    command = [sys.executable, "-c", program, *words]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+    with start_child([sys.executable, "-c", program, *words], cwd=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(1)

@@ -36,6 +36,9 @@ def test_the_docs_page_has_the_table(domainwise: Cli) -> None:
         (["--radius", "1"], "radius must be above 0, at most .9 and below beta, got 1"),
         (["--radius", "0.5", "--beta", "0.4"], "radius must be above 0, at most .9 and below beta, got 0.5"),
         (["--radius", "0"], "radius must be above 0"),
+        (["--radius", "nan"], "radius must be above 0, at most .9 and below beta, got nan"),
+        *((["--beta", beta], f"beta must be above 0 and at most 100, got {beta}") for beta in ("inf", "nan", "1e+300")),
+        (["--beta", "-1"], "beta must be above 0 and at most 100, got -1"),
     ],
 )
 def test_a_radius_outside_the_theory_is_a_one_line_error(

@@ -1,17 +1,22 @@
 """`domainwise train`: a run, its folder, a second call, and every input that cannot be used."""
 
+import csv
 import hashlib
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from domainwise import load_algorithm, load_model
 from domainwise.data import silhouettes
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunFolder
+from easy_images import write_easy_images
 
 SMALL = [
     *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),
@@ -283,3 +288,26 @@ def test_lists(domainwise: Cli) -> None:
     assert "silhouettes_spurious" in domainwise("data", "list").out
     assert "shift_16" in domainwise("data", "check", "silhouettes").out
     assert domainwise("data", "check", "silhouete").code == 2
+
+
+def test_a_domain_and_a_class_may_have_any_name(domainwise: Callable[..., Any], tmp_path: Path) -> None:
+    """Names are in a CSV file, which may hold what no folder is called."""
+    images = write_easy_images(tmp_path / "images", count=6)
+    names = {"dark": "[/b]", "dim": "\x1b[31m=cmd()", "light": "領域" * 15}
+    rows = [("path", "label", "domain")]
+    rows += [
+        (str(file), f"[/{file.parent.name}]", names[file.parent.parent.name]) for file in sorted(images.rglob("*.png"))
+    ]
+    with open(tmp_path / "table.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    words = ("--dataset", tmp_path / "table.csv", "--steps", 2, "--batch-size", 4, "--image-size", 16)
+    options = ("--network", "small_cnn", "--device", "cpu")
+    outcome = domainwise(
+        "train", "--algorithm", "erm", "--test-domain", "[/b]", *words, *options, "-o", tmp_path / "[/i]"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "[/b] 0." in outcome.out or "[/b] 1." in outcome.out
+    assert f"done: {tmp_path}/[/i]\n" in outcome.out
+    plan = plan_sweep(SweepSpec((str(tmp_path / "table.csv"),), ("erm",)), tmp_path / "sweep")
+    assert len({run.name for run in plan}) == 3
+    assert all(len(run.name.encode()) < 240 for run in plan)

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from children import start_child
 from domainwise.data.cache import load_cached_images
 from domainwise.data.decoding import decode_image
 
@@ -95,9 +97,8 @@ def wait_for(process: subprocess.Popen[str], *patterns: tuple[Path, str, int]) -
         time.sleep(0.01)
 
 
-def start(script: str, *words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(script: str, *words: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    return start_child([sys.executable, "-c", script, *words])
 
 
 def test_two_processes_decode_the_same_images_once(tmp_path: Path, cache_dir: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from children import start_child
 from domainwise.errors import DomainwiseError
 from domainwise.storage.run_folder import RunFolder
 
@@ -53,7 +54,7 @@ def test_an_error_in_a_worker_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     runs = tmp_path / "runs" / "demo" / "100000-steps"
     folder = RunFolder(runs / "erm" / "silhouettes-erm-draw0-trial0")
-    with subprocess.Popen([*DEMO, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.DEVNULL) as demo:
+    with start_child([*DEMO, "--steps", "100000"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=None) as demo:
         while not folder.config_file.exists():
             assert demo.poll() is None
             time.sleep(0.05)

@@ -71,7 +71,11 @@ class WarmProcess:
 
     def interrupt(self) -> None:
         """Press Ctrl-C: the whole process group gets the signal."""
-        os.killpg(self.pid, signal.SIGINT)
+        self.signal(signal.SIGINT, is_group=True)
+
+    def signal(self, number: signal.Signals, *, is_group: bool = False) -> None:
+        """Send a signal to the process, or to all of its process group."""
+        (os.killpg if is_group else os.kill)(self.pid, number)
 
     def kill_group(self) -> None:
         """Kill the process and all it has started; those that have ended are no error."""
@@ -176,6 +180,7 @@ def _become(words: list[str], folder: str, cwd: str, env: dict[str, str], die: s
     """Run the command line in this process, and leave as an interpreter would."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored, if the tests run under nohup
     for number, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)

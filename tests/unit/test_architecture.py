@@ -13,6 +13,7 @@ LAYERS = (
     "lazy",
     "perturbations",
     "averaging",
+    "escaping",
     "errors",
     "plugins",
     "seeds",

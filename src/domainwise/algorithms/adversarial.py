@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from domainwise.algorithms.base import Algorithm, Batches, Measurements, Number, Objective, concatenate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
+from domainwise.hparams.fields import largest
 from domainwise.perturbations import Perturbation
 from domainwise.perturbations.radius import parse_radius
 
@@ -54,9 +55,11 @@ class AdversarialHparams(Hparams):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            parse_radius(self.epsilon, (1,), self.norm)
+            radius = parse_radius(self.epsilon, (1,), self.norm)
         except ValueError as error:
             raise DomainwiseError(f"hyperparameter {error}") from None
+        if radius > largest(radius):
+            raise DomainwiseError(f"hyperparameter epsilon must be at most {largest(radius):g}, got {self.epsilon!r}")
 
 
 # The defaults of the fields are the paper's; these replace them.

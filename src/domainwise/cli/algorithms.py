@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli.console import print_json
+from domainwise.cli.console import print_json, print_table, print_text
 from domainwise.cli.options import AsJson
 from domainwise.errors import DomainwiseError, format_error
 from domainwise.plugins import find_plugins
@@ -48,17 +48,17 @@ def algorithms(
         if as_json:
             print_json(describe_method(name))
         elif markdown:
-            print(format_hparams(name))
+            print_text(format_hparams(name))
         else:
             _print_method(name)
     elif markdown:
-        print(format_overview("methods/"))
+        print_text(format_overview("methods/"))
     else:
         plugins = _load_plugins()
         if as_json:
             print_json([describe_method(each) for each in (*ALGORITHMS, *plugins)])
         else:
-            print(_format_list(plugins))
+            print_text(_format_list(plugins))
 
 
 def describe_method(name: str) -> dict[str, Any]:
@@ -167,28 +167,17 @@ def format_hparams(name: str) -> str:
 
 
 def _print_method(name: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     method = describe_method(name)
     facts = method["group"], method["source"], _format_domains(method["min_domains"]), method["package"]
-    print(f"{name}: {method['summary']} ({'; '.join(filter(None, facts))})\n")
-    table = Table(box=None, header_style="bold")
-    for head in ("hyperparameter", "default", "search", "meaning"):
-        table.add_column(head, no_wrap=head == "hyperparameter")
-    for row in _hparam_rows(method):
-        table.add_row(*map(Text, row))
-    console = Console()
-    # Do not wrap to the width of a terminal if there is none.
-    (console if console.is_terminal else Console(width=200)).print(table)
+    print_text(f"{name}: {method['summary']} ({'; '.join(filter(None, facts))})\n")
+    print_table(("hyperparameter", "default", "search", "meaning"), _hparam_rows(method))
     if method["by_dataset"]:
-        print()
+        print_text()
     for each in method["by_dataset"]:
         default = _format_value(each["default"])
-        print(f"on {', '.join(each['datasets'])}: {each['name']} {default}, search {each['search']}")
+        print_text(f"on {', '.join(each['datasets'])}: {each['name']} {default}, search {each['search']}")
     for variant, settings in method["variants"].items():
-        print(f"\nvariant={variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+        print_text(f"\nvariant={variant} sets " + ", ".join(f"{key}={value}" for key, value in settings.items()))
 
 
 def _format_list(plugins: "Mapping[str, type[Algorithm]]") -> str:

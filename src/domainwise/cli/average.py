@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def average(
         raise DomainwiseError(f"{path} is a single run; give a sweep, or --alpha to interpolate it with its start")
     if alpha is not None and not is_run:
         raise DomainwiseError(f"--alpha interpolates a single run, but {path} is not a run folder")
-    console = Console(stderr=True, quiet=quiet or as_json)
+    console = make_console(quiet or as_json, stderr=True)
     with DataProgress(console) as progress:
         where: dict[str, Any] = {
             "dataset": dataset,
@@ -82,7 +81,7 @@ def average(
                 output,
                 rules=rules[rule],  # type: ignore[arg-type]
                 across_methods=across_methods,
-                on_soup=lambda soup: console.print(f"{soup.folder}", highlight=False, soft_wrap=True),
+                on_soup=lambda soup: console.print_line(str(soup.folder)),
                 **where,
             )
     if as_json:
@@ -112,7 +111,7 @@ def _print_soups(soups: Sequence["Soup"]) -> None:
     for rule, values in gains.items():
         estimate = estimate_mean(values)
         error = "" if estimate.error is None else f" ± {estimate.error:.1f}"
-        print(f"{rule}: {estimate.mean:+.1f}{error} points on the test domain over the best single run")
+        print_line(f"{rule}: {estimate.mean:+.1f}{error} points on the test domain over the best single run")
 
 
 def _describe(soup: "Soup") -> dict[str, Any]:

@@ -1,7 +1,12 @@
-"""What commands print: progress bars, tables, durations; and how Ctrl-C reaches them."""
+"""What commands print: lines, tables, progress bars, durations; and how Ctrl-C reaches them.
+
+Names come from folders and files, and none of them is markup: everything is printed by the functions here.
+"""
 
 import json
+import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,38 +16,102 @@ from typing import Any, get_args
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
 from rich.live import Live
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.segment import Segment
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from domainwise.escaping import escape_unprintable
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
+# A cell of a table; one with a style is made by `style_text`.
+Cell = str | Text
 # A run in one of these has nothing left to do.
 _ENDED: tuple[State, ...] = ("done", "failed", "stopped")
+# The signals that ask a command to save and stop, and what the second of them does.
 _IMMEDIATE: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+if hasattr(signal, "SIGHUP"):  # sent when the terminal closes; Windows has none
+    _IMMEDIATE[signal.SIGHUP] = signal.SIG_DFL
 
 
-def make_console(quiet: bool = False, *, stderr: bool = False) -> Console:
+class PlainConsole(Console):
+    """A console that shows text as it is, without markup and emoji codes, and unprintable characters escaped."""
+
+    def __init__(self, *, quiet: bool = False, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(quiet=quiet, stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escape_unprintable(text, keep="\n"), style, control)
+
+    def print_line(self, *parts: str | tuple[str, str]) -> None:
+        """Print one line, which may be longer than the terminal is wide. A pair is a text and its style."""
+        pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+        self.print(Text.assemble(*((escape_unprintable(text), style) for text, style in pairs)), soft_wrap=True)
+
+
+def make_console(quiet: bool = False, *, stderr: bool = False) -> PlainConsole:
     """Return the console to print to: stdout for results, stderr for progress next to a table or JSON."""
-    return Console(quiet=quiet, stderr=stderr)
+    return PlainConsole(quiet=quiet, stderr=stderr)
+
+
+def style_text(text: str, style: str = "") -> Text:
+    """Return text with a style; unprintable characters are escaped, some of which rich would drop."""
+    return Text(escape_unprintable(text), style=style)
+
+
+def print_line(*parts: str | tuple[str, str], stderr: bool = False) -> None:
+    """Print one line to stdout, or to stderr, as `PlainConsole.print_line` does."""
+    make_console(stderr=stderr).print_line(*parts)
+
+
+def print_text(text: str = "", *, end: str = "\n") -> None:
+    """Print lines without style to stdout."""
+    print(escape_unprintable(text, keep="\n"), end=end)
+
+
+@contextmanager
+def show_status(console: PlainConsole, text: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner and a text inside the block; yields a function that replaces the text."""
+    # A spinner of rich would read markup, and dots are not in every encoding.
+    name = "dots" if console.encoding.startswith("utf") else "line"
+
+    def update(text: str) -> None:
+        live.update(Spinner(name, style_text(text), style="status.spinner"))
+
+    with Live(console=console, transient=True, refresh_per_second=12.5) as live:
+        update(text)
+        yield update
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether to save and stop: after one Ctrl-C or SIGTERM. A second stops at once."""
+    """Yield a function that returns whether to save and stop: after one Ctrl-C, SIGTERM or SIGHUP.
+
+    A second signal stops at once. One that is ignored, as by nohup, stays ignored.
+    """
     is_interrupted = False
+    watched = {each: handler for each, handler in _IMMEDIATE.items() if signal.getsignal(each) != signal.SIG_IGN}
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_interrupted
         is_interrupted = True
-        for each, handler in _IMMEDIATE.items():
+        for each, handler in watched.items():
             signal.signal(each, handler)
 
-    before = {each: signal.signal(each, interrupt) for each in _IMMEDIATE}
+    before = {each: signal.signal(each, interrupt) for each in watched}
     try:
         yield lambda: is_interrupted
     finally:
@@ -50,12 +119,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(each, handler)
 
 
+def text_column(template: str) -> ProgressColumn:
+    """Return a column of a progress bar that shows fields of the task as they are."""
+    return TextColumn(template, markup=False)
+
+
 class DataProgress:
     """One progress bar per task that an `OnProgress` reports: reading, decoding, downloading."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
+            text_column("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
             TimeRemainingColumn(compact=True),
@@ -82,41 +156,59 @@ class DataProgress:
         if not self.tasks:
             self.progress.start()
         if task not in self.tasks:
-            self.tasks[task] = self.progress.add_task(task)
+            self.tasks[task] = self.progress.add_task(escape_unprintable(task))
         self.progress.update(self.tasks[task], completed=done, total=total or None, visible=not 0 < total <= done)
 
 
 def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: int = 0, *, is_markdown: bool = False
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    numeric: int = 0,
+    *,
+    is_markdown: bool = False,
+    has_lines: bool = False,
 ) -> None:
-    """Print a table to stdout; its last `numeric` columns are right-aligned, the others wrap on a narrow terminal."""
+    """Print a table to stdout.
+
+    Args:
+        numeric: number of columns at the end that are right-aligned, and wrap only if nothing else helps.
+        has_lines: draw lines between rows.
+    """
     if is_markdown:
         from domainwise.reports.formats import format_markdown_table
 
-        print(format_markdown_table(header, rows, numeric))
+        print_text(format_markdown_table(header, [[str(cell) for cell in row] for row in rows], numeric))
         return
-    console = Console()
+    cells = [[cell if isinstance(cell, Text) else style_text(cell) for cell in row] for row in rows]
+    names = [style_text(name) for name in header]
+    console = make_console()
     # In a pipe or file, nothing is cut to the width of a terminal.
-    widths = _fit_columns([header, *rows], numeric, console.width if console.is_terminal else 10_000)
-    table = Table(box=None, header_style="bold")
-    for index, (name, width) in enumerate(zip(header, widths, strict=True)):
-        table.add_column(name, justify="left" if index < len(header) - numeric else "right", width=width)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    margin = 3 * len(names) + 1 if has_lines else 2 * len(names)
+    total = console.width - margin if console.is_terminal else 10_000
+    widths = _fit_columns([[cell.plain for cell in row] for row in (names, *cells)], numeric, total)
+    table = Table(box=box.SQUARE if has_lines else None, show_lines=has_lines, header_style="bold")
+    for index, (name, width) in enumerate(zip(names, widths, strict=True)):
+        justify: JustifyMethod = "left" if index < len(names) - numeric else "right"
+        table.add_column(name, justify=justify, width=width, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
     # A table that does not fit even if its text wraps runs over the edge: rich would drop columns.
-    Console(width=sum(widths) + 2 * len(widths)).print(table)
+    PlainConsole(width=sum(widths) + margin).print(table)
 
 
 def _fit_columns(lines: Sequence[Sequence[str]], numeric: int, total: int) -> list[int]:
     """Return the width of each column: its widest cell, or less if text has to wrap, but at least its longest word."""
     columns = [list(column) for column in zip(*lines, strict=True)]
     widest = [max(map(cell_len, column)) for column in columns]
-    texts = columns[: len(columns) - numeric]
-    widths = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in texts]
-    widths += widest[len(texts) :]
-    spare = max(0, total - sum(widths) - 2 * len(widths))
+    longest = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    # Only the names of numeric columns wrap.
+    numbers = [max(longest[index], *map(cell_len, column[1:]), 0) for index, column in enumerate(columns)]
+    widths = longest[: len(columns) - numeric] + numbers[len(columns) - numeric :]
+    if sum(widths) > total:
+        widths = longest
+    spare = max(0, total - sum(widths))
     # The columns that need least are filled first.
-    order = sorted(range(len(texts)), key=lambda index: widest[index] - widths[index])
+    order = sorted(range(len(columns)), key=lambda index: widest[index] - widths[index])
     for position, index in enumerate(order):
         extra = min(widest[index] - widths[index], spare // (len(order) - position))
         widths[index] += extra
@@ -125,13 +217,20 @@ def _fit_columns(lines: Sequence[Sequence[str]], numeric: int, total: int) -> li
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Print JSON; what a terminal could act on is escaped as JSON does it."""
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
+    print(re.sub(r"[^\n\x20-\x7e]", lambda match: _escape_json(match[0]), text))
+
+
+def _escape_json(character: str) -> str:
+    return character if escape_unprintable(character) == character else f"\\u{ord(character):04x}"
 
 
 class SweepProgress:
     """Shows the status of every run of a sweep as a live table; without a terminal, one line per finished run."""
 
-    def __init__(self, runs: Iterable[PlannedRun], steps: int | None, console: Console) -> None:
+    def __init__(self, runs: Iterable[PlannedRun], steps: int | None, console: PlainConsole) -> None:
         self.console, self.steps = console, steps
         self.statuses: dict[PlannedRun, RunStatus] = {}
         self.reported: set[PlannedRun] = set()
@@ -166,11 +265,11 @@ class SweepProgress:
             self.start_time, self.start_fraction = time.monotonic(), self._fraction()
         elif status.state in _ENDED:
             finished = sum(each.state in _ENDED for each in self.statuses.values())
-            failure = f"[red]failed[/red]: {escape(status.error)}"
-            outcome = failure if status.state == "failed" else f"{status.state} {escape(status.reason)}".strip()
-            self.console.print(
-                f"{finished}/{len(self.statuses)} {escape(run.name)}: {outcome}", highlight=False, soft_wrap=True
-            )
+            place = f"{finished}/{len(self.statuses)} {run.name}: "
+            if status.state == "failed":
+                self.console.print_line(place, ("failed", "red"), f": {status.error}")
+            else:
+                self.console.print_line(f"{place}{status.state} {status.reason}".rstrip())
 
     def _render(self) -> Group:
         return Group(status_table(self.statuses), Text(self._summary(), style="bold"))
@@ -197,10 +296,11 @@ def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:
         counts.setdefault(f"{run.algorithm} on {run.dataset}", Counter())[status.state] += 1
     states = [state for state in get_args(State) if state != "stopped" or any(each[state] for each in counts.values())]
     table = Table("", *states, box=box.SIMPLE_HEAD, header_style="bold")
+    table.columns[0].overflow = "fold"  # rich would cut a long name
     for column in table.columns[1:]:
         column.justify = "right"
     for row, by_state in counts.items():
-        table.add_row(escape(row), *(str(by_state[state]) if by_state[state] else "" for state in states))
+        table.add_row(style_text(row), *(str(by_state[state]) if by_state[state] else "" for state in states))
     if len(counts) > 1:
         table.add_section()
         table.add_row("all", *(str(sum(by_state[state] for by_state in counts.values())) for state in states))

@@ -1,30 +1,36 @@
 """`domainwise data`: list, check and prepare datasets, and measure how far apart their domains are."""
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from domainwise.cli.console import DataProgress, print_json, print_table
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet
+from domainwise.cli.console import (
+    Cell,
+    DataProgress,
+    make_console,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    style_text,
+)
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
 from domainwise.data.paths import cache_folder, data_folder
-from domainwise.errors import DomainwiseError, escape_name
+from domainwise.errors import DomainwiseError
+from domainwise.escaping import escape_unprintable
 
 if TYPE_CHECKING:
     from domainwise.data import Dataset
     from domainwise.data.image_datasets import ImageCheck
     from domainwise.training.domain_shift import DomainShift
 
-app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(help="List, check, measure and prepare datasets.", no_args_is_help=True, rich_markup_mode=None)
 
 _MAX_ERRORS = 20
 
@@ -46,7 +52,7 @@ domainwise data list --data-dir path/to/data --json
 """
 
 
-@app.command("list", epilog=LIST_EXAMPLES)
+@app.command("list", epilog=keep_lines(LIST_EXAMPLES))
 def list_command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -55,30 +61,28 @@ def list_command(
     """List the datasets and whether they are available."""
     statuses = list_datasets(data_dir)
     if as_json:
-        print(json.dumps([asdict(status) for status in statuses], indent=2, default=str))
+        print_json([asdict(status) for status in statuses])
         return
-    table = Table("dataset", "description", "location", box=None, header_style="bold")
-    for status in statuses:
-        table.add_row(escape(status.name), escape(status.description), _describe_location(status))
-    Console().print(table)
+    rows = [(status.name, status.description, _describe_location(status)) for status in statuses]
+    print_table(("dataset", "description", "location"), rows)
     if not quiet:
-        Console(stderr=True).print(
-            f"\ndata folder: {escape(escape_name(data_folder(data_dir)))}; a folder root/domain/class/image or a CSV "
-            "file with columns path, label, domain is a dataset too",
-            highlight=False,
-            soft_wrap=True,
+        print_line(stderr=True)
+        print_line(
+            f"data folder: {data_folder(data_dir)}; a folder root/domain/class/image or a CSV file with columns path, "
+            "label, domain is a dataset too",
+            stderr=True,
         )
 
 
 def _describe_location(status: DatasetStatus) -> str:
     if status.package:
-        return f"package {escape(status.package)}"
+        return f"package {status.package}"
     if status.folder is None:
         return "synthetic, no download"
     if status.is_available:
-        return escape(escape_name(status.folder))
+        return str(status.folder)
     size = f" ({status.megabytes} MB)" if status.megabytes else ""
-    return f"[yellow]not found[/yellow]: domainwise data prepare {status.name}{size}"
+    return f"not found: domainwise data prepare {status.name}{size}"
 
 
 CHECK_EXAMPLES = """
@@ -92,7 +96,7 @@ domainwise data check colored_mnist
 """
 
 
-@app.command(epilog=CHECK_EXAMPLES)
+@app.command(epilog=keep_lines(CHECK_EXAMPLES))
 def check(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
@@ -107,21 +111,20 @@ def check(
         _check_generated(dataset, data_dir, as_json, quiet)
         return
     listing = list_images(dataset) if is_path(dataset) else PUBLISHED[dataset].load_listing(data_dir)
-    console = Console()
     if not as_json and not quiet:
-        _print_counts(console, listing)
-    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+        _print_counts(listing)
+    with DataProgress(make_console(quiet, stderr=True)) as progress:
         result = check_images(listing, progress.report)
     count = sum(len(domain.files) for domain in listing.domains)
     if as_json:
         findings = {
             "missing_classes": result.missing_classes,
-            "converted": {escape_name(file): note for file, note in result.notes.items()},
-            "broken": {escape_name(file): error for file, error in result.errors.items()},
+            "converted": {escape_unprintable(str(file)): note for file, note in result.notes.items()},
+            "broken": {escape_unprintable(str(file)): error for file, error in result.errors.items()},
         }
-        print(json.dumps(_describe_counts(listing) | findings, indent=2))
+        print_json(_describe_counts(listing) | findings)
     else:
-        _print_findings(console, result, quiet)
+        _print_findings(result, quiet)
     if result.errors:
         hidden = 0 if as_json else len(result.errors) - _MAX_ERRORS
         more = f" (+{hidden} not shown)" if hidden > 0 else ""
@@ -129,7 +132,7 @@ def check(
             f"{len(result.errors)} of {count} images are broken{more}; replace them, or train with --skip-broken"
         )
     if not as_json and not quiet:
-        console.print(f"all {count} images can be read", highlight=False)
+        print_line(f"all {count} images can be read")
 
 
 def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
@@ -141,15 +144,15 @@ def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: 
     listing = _convert_to_listing(build_dataset(dataset, {}, seed=0, data_dir=data_dir))
     options = {option.name: option.default for option in dataset_options(dataset).values()}
     if as_json:
-        print(json.dumps(_describe_counts(listing) | {"options": options}, indent=2))
+        print_json(_describe_counts(listing) | {"options": options})
     elif not quiet:
         if text := inspect.getdoc(find_dataset_builder(dataset)):
-            print(text, end="\n\n")
-        console = Console()
-        _print_counts(console, listing)
+            print_text(text, end="\n\n")
+        _print_counts(listing)
         if options:
             defaults = ", ".join(f"{name}={default}" for name, default in options.items())
-            console.print(f"\noptions (--dataset-option name=value): {defaults}", highlight=False)
+            print_text()
+            print_line(f"options (--dataset-option name=value): {defaults}")
 
 
 def _convert_to_listing(dataset: "Dataset") -> Listing:
@@ -165,7 +168,7 @@ def _describe_counts(listing: Listing) -> dict[str, object]:
     return {"dataset": listing.name, "domains": domains}
 
 
-def _print_counts(console: Console, listing: Listing) -> None:
+def _print_counts(listing: Listing) -> None:
     """Print the images per domain and class, with the longer of the two as rows."""
     domains = [f"{domain.name} ({domain.role})" if domain.role else domain.name for domain in listing.domains]
     counts = listing.count_images()
@@ -174,25 +177,23 @@ def _print_counts(console: Console, listing: Listing) -> None:
     else:
         corner, row_names, columns = "class", list(listing.classes), tuple(domains)
         counts = [list(row) for row in zip(*counts, strict=True)]
-    table = Table(corner, *map(escape, columns), "all", box=None, header_style="bold")
-    for name, row in zip(row_names, counts, strict=True):
-        table.add_row(escape(name), *map(str, row), str(sum(row)))
+    rows: list[list[Cell]] = [
+        [name, *map(str, row), str(sum(row))] for name, row in zip(row_names, counts, strict=True)
+    ]
     totals = [sum(column) for column in zip(*counts, strict=True)]
-    table.add_row("[bold]all[/bold]", *map(str, totals), str(sum(totals)))
-    console.print(table)
+    rows.append([style_text("all", "bold"), *map(str, totals), str(sum(totals))])
+    print_table((corner, *columns, "all"), rows, numeric=len(columns) + 1)
 
 
-def _print_findings(console: Console, result: "ImageCheck", quiet: bool) -> None:
-    lines = [f"[yellow]note[/yellow]: {escape(line)}" for line in result.missing_classes]
-    for note, count in Counter(result.notes.values()).items():
-        first = next(file for file, file_note in result.notes.items() if file_note == note)
-        lines.append(f"{count} images are {note}: {escape(escape_name(first))} ...")
-    if quiet:
-        lines = []
+def _print_findings(result: "ImageCheck", quiet: bool) -> None:
+    if not quiet:
+        for line in result.missing_classes:
+            print_line(("note", "yellow"), f": {line}")
+        for note, count in Counter(result.notes.values()).items():
+            first = next(file for file, file_note in result.notes.items() if file_note == note)
+            print_line(f"{count} images are {note}: {first} ...")
     for file, error in list(result.errors.items())[:_MAX_ERRORS]:
-        lines.append(f"[red]broken[/red]: {escape(escape_name(f'{file} {error}'))}")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(("broken", "red"), f": {file} {error}")
 
 
 SHIFT_EXAMPLES = """
@@ -206,7 +207,7 @@ domainwise data shift silhouettes
 """
 
 
-@app.command(epilog=SHIFT_EXAMPLES)
+@app.command(epilog=keep_lines(SHIFT_EXAMPLES))
 def shift(
     dataset: DatasetArgument,
     network: Annotated[
@@ -233,7 +234,7 @@ def shift(
     from domainwise.training import measure_domain_shift
     from domainwise.training.registry import build_dataset
 
-    errors = Console(stderr=True, quiet=quiet)
+    errors = make_console(quiet, stderr=True)
     with DataProgress(errors) as progress:
         data = build_dataset(
             dataset,
@@ -261,12 +262,13 @@ def shift(
     print_table(("domain", "compared with", "meaning", "diversity", "correlation"), rows, numeric=2)
     if quiet:
         return
-    console = Console()
-    lines = [f"[bold]{escape(data.name)}[/bold]: {report.meaning}", f"features: {escape(report.features)}"]
+    print_text()
+    print_line((data.name, "bold"), f": {report.meaning}")
+    print_line(f"features: {report.features}")
     spread = f"± standard deviation over {repeats} repeats; " if repeats > 1 else ""
-    lines.append(f"{spread}0 is no shift, 1 the largest")
-    for line in ("", *lines, *(f"[yellow]note[/yellow]: {escape(caveat)}" for caveat in report.caveats)):
-        console.print(line, highlight=False, soft_wrap=True)
+    print_line(f"{spread}0 is no shift, 1 the largest")
+    for caveat in report.caveats:
+        print_line(("note", "yellow"), f": {caveat}")
 
 
 def _format_shift(shift: "DomainShift") -> tuple[str, ...]:
@@ -292,7 +294,7 @@ domainwise data prepare path/to/images
 """
 
 
-@app.command(epilog=PREPARE_EXAMPLES)
+@app.command(epilog=keep_lines(PREPARE_EXAMPLES))
 def prepare(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
@@ -305,23 +307,21 @@ def prepare(
     from domainwise.training.registry import build_dataset
 
     options = _collect_options(image_size, skip_broken)
-    errors = Console(stderr=True, quiet=quiet)
+    errors = make_console(quiet, stderr=True)
     with DataProgress(errors) as progress:
         if dataset in SOURCES and dataset in DESCRIPTIONS:
             source = SOURCES[dataset]
             if source.files and not (data_folder(data_dir) / source.folder).is_dir():
-                errors.print(f"{dataset} from {source.homepage} (licence: {source.licence})", highlight=False)
+                errors.print_line(f"{dataset} from {source.homepage} (licence: {source.licence})")
             download_dataset(dataset, data_dir, on_progress=progress.report)
         data = build_dataset(dataset, options, seed=0, data_dir=data_dir, on_progress=progress.report)
     if not quiet:
         shape = " x ".join(map(str, data.image_shape))
         count = sum(len(domain) for domain in data.domains)
-        Console().print(
-            f"[bold]ready[/bold]: {count} images of {shape} in {len(data.domains)} domains", highlight=False
-        )
+        print_line(("ready", "bold"), f": {count} images of {shape} in {len(data.domains)} domains")
 
 
-@app.command("clear-cache", epilog="Example: domainwise data clear-cache")
+@app.command("clear-cache", epilog=keep_lines("Example:\ndomainwise data clear-cache"))
 def clear(quiet: Quiet = False) -> None:
     """Remove all decoded images from the cache; they are decoded again when needed."""
     from domainwise.data.cache import cache_size, clear_cache
@@ -329,4 +329,4 @@ def clear(quiet: Quiet = False) -> None:
     count, size = cache_size()
     clear_cache()
     if not quiet:
-        print(f"removed {count} cache entries ({size / 1e6:.0f} MB) from {escape_name(cache_folder())}")
+        print_line(f"removed {count} cache entries ({size / 1e6:.0f} MB) from {cache_folder()}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.console import make_console, print_table
+from domainwise.cli.console import make_console, print_line, print_table, print_text
 from domainwise.cli.options import Quiet, Workers
 from domainwise.cli.reproduce import print_result, show_progress
 
@@ -71,9 +71,10 @@ def demo(
     if markdown:
         for table in result.tables:
             print_table(table.header, table.rows, table.numeric, is_markdown=True)
-            print()
+            print_text()
     elif not quiet:
         print_result(result)
     if not quiet:
         files = {file.suffix: file for file in result.files}
-        print(f"picture: {files['.png']}\npage: {files['.html']}")
+        print_line(f"picture: {files['.png']}")
+        print_line(f"page: {files['.html']}")

@@ -1,15 +1,13 @@
 """`domainwise explain`: Grad-CAM of runs on the same images, and their attention on the object."""
 
-import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table, print_text
 from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def explain(
     check_figure_format(output)
     if quiet:
         warnings.simplefilter("ignore")
-    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+    with DataProgress(make_console(quiet, stderr=True)) as progress:
         explanation = explain_runs(
             run,
             domain=domain,
@@ -87,14 +85,14 @@ def explain(
         _print_attention(attention, target, markdown)
     if not quiet:
         if table and attention is None:
-            print("note: the data has no object masks, so attention on the object is not measured", file=sys.stderr)
-        print(f"wrote {output}", file=sys.stderr)
+            print_line("note: the data has no object masks, so attention on the object is not measured", stderr=True)
+        print_line(f"wrote {output}", stderr=True)
 
 
 def _print_attention(attention: "AttentionTable", target: str, is_markdown: bool) -> None:
-    print(f"Share of Grad-CAM attention on the object, in percent ({target} class)\n")
+    print_text(f"Share of Grad-CAM attention on the object, in percent ({target} class)\n")
     header = ["method", *attention.domains]
     print_table(header, attention.format_rows(), numeric=len(attention.domains), is_markdown=is_markdown)
     for method, (blank, total) in attention.blank.items():
         if blank:
-            print(f"note: {method}: {blank} of {total} maps have no heat and are left out", file=sys.stderr)
+            print_line(f"note: {method}: {blank} of {total} maps have no heat and are left out", stderr=True)

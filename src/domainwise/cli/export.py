@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
+from domainwise.cli.console import make_console, print_line, show_status
 from domainwise.cli.options import OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def export(
     """
     from domainwise.training.export import export_model
 
-    with Console(stderr=True, quiet=quiet).status("loading the model") as status:
+    with show_status(make_console(quiet, stderr=True), "loading the model") as update:
         exported = export_model(
             run,
             onnx=onnx,
@@ -45,10 +45,10 @@ def export(
             which=cast("Which", which),
             algorithm=algorithm,
             network=network,
-            on_stage=status.update,
+            on_stage=update,
         )
     for each in exported if not quiet else []:
-        print(
+        print_line(
             f"wrote {each.path} ({each.size / 1e6:.1f} MB): uint8 images (batch, height, width, 3) -> probabilities of "
             f"{len(each.classes)} classes; largest difference from predict {each.difference:.1g}"
         )

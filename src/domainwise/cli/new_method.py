@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli.console import print_text
 from domainwise.cli.options import Quiet
 
 EXAMPLES = """
@@ -36,7 +37,7 @@ def new_method(
     files = write_method(name, output, group=group, package=package, force=force)
     if quiet:
         return
-    print(f"wrote {', '.join(map(str, files))}\n\nnext:")
+    print_text(f"wrote {', '.join(map(str, files))}\n\nnext:")
     algorithm = f"{name}:{class_name(name)}"
     commands = [f"cd {shlex.quote(str(output))}"] if output != Path(".") else []
     if package:
@@ -49,4 +50,4 @@ def new_method(
         f"--steps 300 --output sweeps/{name}",
         f"domainwise report sweeps/{name}",
     ]
-    print("\n".join(f"  {command}" for command in commands))
+    print_text("\n".join(f"  {command}" for command in commands))

@@ -71,6 +71,12 @@ def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> C
     return decorate
 
 
+def keep_lines(examples: str) -> str:
+    """Return examples for the end of a help text: one per line, never wrapped, so that they can be copied."""
+    first, *commands = (line for line in examples.splitlines() if line)
+    return "\n".join(("\b", first, *(f"  {command}" for command in commands)))  # what click does not wrap
+
+
 def list_run_settings() -> list[tuple[str, str, str]]:
     """Return option, default and help of the settings of `RunConfig`, for the table in docs/training.md."""
     return [

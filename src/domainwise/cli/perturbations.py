@@ -1,6 +1,5 @@
 """`domainwise perturbations`: figures, norms and ranks of the perturbations that runs learned."""
 
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +7,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def perturbations(
 
     if quiet:
         warnings.simplefilter("ignore")
-    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+    with DataProgress(make_console(quiet, stderr=True)) as progress:
         runs = summarize_perturbations(
             run,
             images=images,
@@ -70,7 +68,7 @@ def perturbations(
     elif not quiet:
         print_table(HEADER, [row for each in runs for row in _format_rows(each)], numeric=7, is_markdown=markdown)
     if not quiet:
-        print(f"wrote {', '.join(str(output / f'{name}.png') for name in figures)}", file=sys.stderr)
+        print_line(f"wrote {', '.join(str(output / f'{name}.png') for name in figures)}", stderr=True)
 
 
 def _format_rows(run: "RunPerturbations") -> Sequence[tuple[str, ...]]:

@@ -1,16 +1,13 @@
 """`domainwise predict`: classes of image files by a trained model."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_table
+from domainwise.cli.console import DataProgress, make_console, print_line, print_table, print_text
 from domainwise.cli.options import Device, OwnAlgorithm, OwnNetwork, Quiet
-from domainwise.errors import escape_name
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ def predict(
     from domainwise.training.prediction import check_prediction_format, format_predictions, predict_images
 
     file_format = None if output is None else check_prediction_format(output)
-    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+    with DataProgress(make_console(quiet, stderr=True)) as progress:
         predictions = predict_images(
             run,
             images,
@@ -61,23 +58,23 @@ def predict(
     if output is not None and file_format is not None:
         write_atomic(output, format_predictions(predictions, file_format).encode())
     if as_json:
-        sys.stdout.write(format_predictions(predictions, "json"))
+        print_text(format_predictions(predictions, "json"), end="")
     elif output is None and not quiet:
         _print_predictions(predictions, max(1, top))
     if output is not None and not quiet:
-        print(f"wrote {output}", file=sys.stderr)
+        print_line(f"wrote {output}", stderr=True)
     failures = [each for each in predictions if each.error]
     for each in failures:
-        print(f"error: {escape_name(each.file)} {each.error}", file=sys.stderr)
+        print_line(f"error: {each.file} {each.error}", stderr=True)
     if failures:
         raise typer.Exit(1)
 
 
 def _print_predictions(predictions: Sequence["Prediction"], top: int) -> None:
-    rows = []
-    for each in predictions:
-        classes = sorted(each.probabilities.items(), key=lambda pair: -pair[1])[:top]
-        for place, (name, probability) in enumerate(classes):
-            rows.append((escape_name(each.file) if place == 0 else "", name, f"{probability:.1%}"))
+    rows = [
+        (str(each.file) if place == 0 else "", name, f"{probability:.1%}")
+        for each in predictions
+        for place, (name, probability) in enumerate(sorted(each.probabilities.items(), key=lambda pair: -pair[1])[:top])
+    ]
     if rows:
         print_table(("image", "class", "probability"), rows, numeric=1)

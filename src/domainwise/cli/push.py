@@ -1,11 +1,11 @@
 """`domainwise push`: the model of a run to the Hugging Face Hub, or to a folder that stands in for it."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from domainwise.cli.console import print_line, print_text
 from domainwise.cli.options import Quiet
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def push(
     models = cast("WhichModels", which)
     text = None if card is None else card.read_text(encoding="utf-8", errors="replace")
     if dry_run:
-        sys.stdout.write(build_model_card(run, name, which=models, license=license) if text is None else text)
+        print_text(build_model_card(run, name, which=models, license=license) if text is None else text, end="")
         return
     if not quiet:
-        print(f"pushing {name}", file=sys.stderr)
+        print_line(f"pushing {name}", stderr=True)
     address = push_model(run, name, which=models, license=license, card=text, private=private, hub=hub)
     if not quiet:
         where = "" if hub is None else f", hub={str(hub)!r}"
-        print(f"pushed to {address}; load it with load_model({f'hf:{name}'!r}{where})", file=sys.stderr)
+        print_line(f"pushed to {address}; load it with load_model({f'hf:{name}'!r}{where})", stderr=True)

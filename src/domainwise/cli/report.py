@@ -1,13 +1,21 @@
 """`domainwise report`: tables or a page about the runs of sweeps."""
 
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from domainwise.cli.console import (
+    DataProgress,
+    make_console,
+    print_line,
+    print_table,
+    print_text,
+    show_status,
+    style_text,
+)
 from domainwise.cli.options import DataDir, OwnAlgorithm, OwnNetwork
 from domainwise.errors import DomainwiseError, unknown_choice
 
@@ -134,13 +142,13 @@ def report(
         # Programs read these two, so notes must not be part of them.
         if name in ("csv", "json") and not quiet:
             for note in result.notes:
-                print(f"note: {note}", file=sys.stderr)
+                print_line(f"note: {note}", stderr=True)
         if output is None:
             _print_report(result, name)
         else:
             reports.write_report(output, result, name)
     if output is not None and not quiet:
-        print(f"wrote {output}", file=sys.stderr)
+        print_line(f"wrote {output}", stderr=True)
 
 
 def _complete(option: Literal["selection", "column", "format"]) -> list[str]:
@@ -159,26 +167,40 @@ def _complete(option: Literal["selection", "column", "format"]) -> list[str]:
 @contextmanager
 def _show_progress(quiet: bool) -> "Iterator[OnProgress]":
     """Show that runs are read, then a progress bar per task, all on stderr."""
-    from domainwise.cli.console import DataProgress, make_console
-
     console = make_console(quiet, stderr=True)
-    with DataProgress(console) as progress, console.status("reading runs") as status:
+    with DataProgress(console) as progress, ExitStack() as status:
+        status.enter_context(show_status(console, "reading runs"))
 
         def on_progress(task: str, done: int, total: int) -> None:
-            status.stop()
+            status.close()  # rich shows one live display at a time
             progress.report(task, done, total)
 
         yield on_progress
 
 
 def _print_report(result: "Report", name: str) -> None:
-    from rich.console import Console
+    from domainwise.reports.formats import FORMATS
 
-    from domainwise.reports.formats import FORMATS, print_report
-
-    console = Console()
-    if name == "text" and console.is_terminal:
-        print_report(result, console)
+    if name == "text" and make_console().is_terminal:
+        print_report(result)
     else:
         # In a pipe or file, nothing is folded to the width of a window.
-        sys.stdout.write(FORMATS[name](result))
+        print_text(FORMATS[name](result), end="")
+
+
+def print_report(report: "Report") -> None:
+    """Print the tables to a terminal, with the best of each column in bold."""
+    from domainwise.reports.formats import format_title, tabulate
+
+    console = make_console()
+    for table in report.tables:
+        console.print_line((format_title(table), "bold"))
+        header, rows = tabulate(table)
+        styles = [["", *("bold" if cell.is_best else "" for cell in row.cells)] for row in table.rows]
+        cells = [list(map(style_text, row, style)) for row, style in zip(rows, styles, strict=True)]
+        print_table(header, cells, len(table.columns))
+        for note in table.footnotes:
+            console.print(style_text(f"  {note}", "dim"))
+        print_text()
+    for note in report.notes:
+        console.print(style_text(note))

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from domainwise.cli.console import (
     DataProgress,
+    PlainConsole,
     SweepProgress,
     format_duration,
     interruptible,
     make_console,
     print_json,
     print_table,
+    print_text,
+    show_status,
 )
 from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Workers
 from domainwise.errors import DomainwiseError
@@ -30,8 +32,6 @@ from domainwise.reproduction.recipe import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from domainwise.reproduction.plan import RecipePlan
     from domainwise.reproduction.results import RecipeResult
     from domainwise.reproduction.runner import ReproductionCallbacks
@@ -183,14 +183,14 @@ def reproduce(
         for result in results:
             print_result(result)
     for run, error in reproduction.errors.items():
-        console.print(f"[red]failed[/red]: {escape(f'{run.name}: {error}')}", highlight=False, soft_wrap=True)
+        console.print_line(("failed", "red"), f": {run.name}: {error}")
     if reproduction.errors:
         raise typer.Exit(1)
 
 
 @contextmanager
 def show_progress(
-    console: "Console", on_plan: "Callable[[Sequence[RecipePlan]], None]" = lambda plans: None
+    console: PlainConsole, on_plan: "Callable[[Sequence[RecipePlan]], None]" = lambda plans: None
 ) -> "Iterator[ReproductionCallbacks]":
     """Yield callbacks that show the data being read, then the status of the runs, then what is written.
 
@@ -227,11 +227,11 @@ def show_progress(
             data.report(task, done, total)
 
     def report_note(note: str) -> None:
-        console.print(escape(note), highlight=False, soft_wrap=True)
+        console.print_line(note)
 
     def report_result(result: "RecipeResult") -> None:
         files = ", ".join(map(str, result.files))
-        console.print(f"{result.recipe.key}: wrote {files}", highlight=False, soft_wrap=True)
+        console.print_line(f"{result.recipe.key}: wrote {files}")
 
     with DataProgress(console) as data, interruptible() as is_interrupted:
         try:
@@ -246,12 +246,13 @@ def print_result(result: "RecipeResult") -> None:
     """Print the tables and notes of a result to stdout."""
     console = make_console()
     for table in result.tables:
-        console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False, soft_wrap=True)
+        print_text()
+        console.print_line((table.title, "bold"))
         print_table(table.header, table.rows, table.numeric)
         for note in table.notes:
-            console.print(escape(note), highlight=False, soft_wrap=True)
+            console.print_line(note)
     for note in result.notes:
-        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)
+        console.print_line(f"note: {note}")
 
 
 def _to_plain(result: "RecipeResult") -> dict[str, Any]:
@@ -296,7 +297,7 @@ def _print_list(as_json: bool) -> None:
         for each, at_full, at_cpu in costs
     ]
     print_table(("recipe", "in the paper", "runs, full scale", "cpu scale, two cores", "about"), rows)
-    print("\nUse --dry-run to measure a few steps and estimate the time on this machine.")
+    print_text("\nUse --dry-run to measure a few steps and estimate the time on this machine.")
 
 
 def _format_cost(cost: RecipeCost) -> str:
@@ -305,7 +306,7 @@ def _format_cost(cost: RecipeCost) -> str:
     return f"{cost.runs} runs" if cost.seconds is None else f"{cost.runs} runs, {format_duration(cost.seconds)}"
 
 
-def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: "Console") -> None:
+def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: PlainConsole) -> None:
     """Print per recipe what is skipped, the number of runs and the time they take, from a few measured steps."""
     from domainwise.storage.run_folder import RunFolder
     from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
@@ -314,16 +315,16 @@ def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: "Cons
     for plan in plans:
         key = plan.recipe.key
         for name, reason in plan.skipped.items():
-            console.print(f"{key}: {name} skipped: {escape(reason)}", highlight=False, soft_wrap=True)
+            console.print_line(f"{key}: {name} skipped: {reason}")
         configs = [config for run, config in plan.runs.items() if not RunFolder(run.folder).is_done]
         text = f"{key}: {len(plan.runs)} runs, {len(plan.runs) - len(configs)} done"
         if configs:
-            with console.status("measuring a few steps") as line:
+            with show_status(console, "measuring a few steps") as update:
                 try:
                     seconds = estimate_seconds(
-                        configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), costs
+                        configs, workers, lambda task: update(f"measuring a few steps of {task}"), costs
                     )
                     text += f"; estimated: {format_duration(seconds)} with {workers} runs at a time"
                 except DomainwiseError as error:
                     text += f"; could not estimate the time: {error}"
-        console.print(escape(text), highlight=False, soft_wrap=True)
+        console.print_line(text)

@@ -1,15 +1,14 @@
 """`domainwise robustness`: accuracy of trained models under attack, or against the epsilon of training (Figure 1)."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
+from domainwise.escaping import escape_spreadsheet
 from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def robustness(
         frame = read_accuracy_by_epsilon(run)
         figure, (header, rows) = plot_accuracy_by_epsilon(frame), _format_epsilons(frame)
     else:
-        with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+        with DataProgress(make_console(quiet, stderr=True)) as progress:
             frame = attack_runs(
                 run,
                 domains=domain or (),
@@ -94,13 +93,16 @@ def robustness(
         figure, (header, rows) = plot_robustness(frame), _format_radii(frame)
     write_figure(output, figure)
     if csv is not None:
-        write_atomic(csv, frame.write_csv().encode())
+        import polars as pl
+
+        texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
+        write_atomic(csv, frame.with_columns(texts).write_csv().encode())
     if as_json:
         print_json(frame.to_dicts())
     elif not quiet:
         print_table(header, rows, len(header) - (1 if against_epsilon else 3), is_markdown=markdown)
     if not quiet:
-        print(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", file=sys.stderr)
+        print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
 
 
 def _format_radii(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:

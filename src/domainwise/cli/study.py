@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from domainwise.cli.console import make_console, print_json, print_table
+from domainwise.cli.console import make_console, print_json, print_table, print_text
 from domainwise.cli.options import AsJson, DataDir, Device, Quiet, Workers
 from domainwise.cli.reproduce import show_progress
 from domainwise.selection.verdicts import MARGIN
@@ -95,12 +94,15 @@ def study(
     if quiet:
         return
     stdout = make_console()
-    stdout.print(f"\n[bold]{escape(result.advice)}[/bold]", highlight=False, soft_wrap=True)
+    print_text()
+    stdout.print_line((result.advice, "bold"))
     for command in result.commands:
-        stdout.print(f"  {escape(command)}", highlight=False, soft_wrap=True)
+        stdout.print_line(f"  {command}")
     for table in result.tables:
-        stdout.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False, soft_wrap=True)
+        print_text()
+        stdout.print_line((table.title, "bold"))
         print_table(table.header, table.rows, table.numeric)
         for note in table.notes:
-            stdout.print(escape(note), highlight=False, soft_wrap=True)
-    stdout.print(f"\nwrote {', '.join(map(str, result.files))}", highlight=False, soft_wrap=True)
+            stdout.print_line(note)
+    print_text()
+    stdout.print_line(f"wrote {', '.join(map(str, result.files))}")

@@ -6,27 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.markup import escape
 
 from domainwise.cli.console import (
     DataProgress,
+    PlainConsole,
     SweepProgress,
     format_duration,
     interruptible,
     make_console,
     print_json,
+    print_line,
     print_table,
+    print_text,
+    show_status,
     status_table,
 )
-from domainwise.cli.options import AsJson, Budget, Quiet, Workers, add_run_options, parse_pairs
+from domainwise.cli.options import AsJson, Budget, Quiet, Workers, add_run_options, keep_lines, parse_pairs
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection.verdicts import MARGIN, Judgement
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from domainwise.sweeps.plan import Plan
     from domainwise.sweeps.race import Race
     from domainwise.sweeps.runner import SweepOutcome
@@ -54,7 +55,7 @@ domainwise sweep --dataset pacs --algorithm erm --algorithm mat --engine slurm -
 domainwise sweep status runs/pacs
 """
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=True, epilog=EXAMPLES, rich_markup_mode="rich")
+app = typer.Typer(invoke_without_command=True, no_args_is_help=True, epilog=keep_lines(EXAMPLES), rich_markup_mode=None)
 
 
 def _run_settings() -> list[str]:
@@ -212,7 +213,7 @@ def sweep(
             progress.restart(plan)
 
         def on_note(note: str) -> None:
-            progress_console.print(escape(note), highlight=False, soft_wrap=True)
+            progress_console.print_line(note)
 
         def on_race(races: "Sequence[Race]") -> None:
             for note in filter(None, dict.fromkeys(race.describe() for race in races)):
@@ -239,7 +240,7 @@ def sweep(
             )
             progress.live.stop()
             print_judgements(decision.judgements, f"above {compare_to}")
-            console.print(f"[bold]{decision.reason}[/bold]; runs in {folder}", highlight=False, soft_wrap=True)
+            console.print_line((decision.reason, "bold"), f"; runs in {folder}")
             return
         outcomes = {
             folder: run_sweep(
@@ -254,7 +255,7 @@ def sweep(
     _print_outcomes(outcomes, console)
 
 
-@app.command(epilog="Example:\n\ndomainwise sweep recommend runs/radii")
+@app.command(epilog=keep_lines("Example:\ndomainwise sweep recommend runs/radii"))
 def recommend(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep with --grid.")], as_json: AsJson = False
 ) -> None:
@@ -269,7 +270,7 @@ def recommend(
     print_json([asdict(each) for each in recommend(folder)])
 
 
-@app.command(epilog="Example:\n\ndomainwise sweep status runs/pacs")
+@app.command(epilog=keep_lines("Example:\ndomainwise sweep status runs/pacs"))
 def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_json: AsJson = False) -> None:
     """Show how many runs of a sweep are done, stopped by a race or failed (and why), running, unfinished, pending."""
     statuses = SweepFolder(folder).read_statuses()
@@ -282,14 +283,13 @@ def status(folder: Annotated[Path, typer.Argument(help="Sweep folder.")], as_jso
     console.print(status_table(statuses))
     for run, each in statuses.items():
         if each.state == "running":
-            console.print(f"running, {each.step} steps recorded: {escape(run.name)}", highlight=False, soft_wrap=True)
+            console.print_line(f"running, {each.step} steps recorded: {run.name}")
     for run, each in statuses.items():
         if each.state == "stopped":
-            console.print(escape(f"stopped {each.reason}: {run.name}"), highlight=False, soft_wrap=True)
+            console.print_line(f"stopped {each.reason}: {run.name}")
     for run, each in statuses.items():
         if each.state == "failed":
-            text = escape(f"{run.name}: {each.error}")
-            console.print(f"[red]failed[/red]: {text}", highlight=False, soft_wrap=True)
+            console.print_line(("failed", "red"), f": {run.name}: {each.error}")
 
 
 def _as_plain(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _as_plain(run: PlannedRun, status: RunStatus) -> dict[str, Any]:
 
 
 def _print_estimate(
-    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], workers: int, console: "Console"
+    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], workers: int, console: PlainConsole
 ) -> None:
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.race import plan_races
@@ -311,25 +311,25 @@ def _print_estimate(
         plan = plan_sweep(spec, folder, placement=placement, on_data=data.report, datasets=datasets)
     ended = {run for run in plan if RunFolder(run.folder).read_stored_status().state in ("done", "stopped")}
     configs = [config for run, config in plan.items() if run not in ended]
-    console.print(f"{len(plan)} runs, {len(ended)} done, in {folder}", highlight=False)
+    console.print_line(f"{len(plan)} runs, {len(ended)} done, in {folder}")
     if spec.search == "race":
         races = plan_races(plan, spec.selection, datasets)
         configs = [config for race in races for config in race.expect_configs(ended)]
         for note in filter(None, dict.fromkeys(race.describe() for race in races)):
-            console.print(escape(note), highlight=False, soft_wrap=True)
+            console.print_line(note)
     if not configs:
         return
-    with console.status("measuring a few steps") as line:
+    with show_status(console, "measuring a few steps") as update:
         seconds = estimate_seconds(
-            configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), datasets=datasets
+            configs, workers, lambda task: update(f"measuring a few steps of {task}"), datasets=datasets
         )
-    console.print(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time", highlight=False)
+    console.print_line(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time")
     command = train_command(next(config for run, config in plan.items() if run not in ended))
-    console.print(f"for example: {command}", highlight=False, soft_wrap=True)
+    console.print_line(f"for example: {command}")
 
 
 def _write_slurm(
-    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], script: Path, workers: int, console: "Console"
+    spec: "SweepSpec", folder: Path, placement: Mapping[str, Any], script: Path, workers: int, console: PlainConsole
 ) -> None:
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.slurm import write_slurm_script
@@ -342,9 +342,7 @@ def _write_slurm(
         sweep_folder.write_plan(plan)
     configs = [config for run, config in plan.items() if not RunFolder(run.folder).is_done]
     commands = write_slurm_script(script, configs, max_jobs=workers)
-    console.print(
-        f"wrote {script} with {len(configs)} jobs, their commands in {commands}", highlight=False, soft_wrap=True
-    )
+    console.print_line(f"wrote {script} with {len(configs)} jobs, their commands in {commands}")
 
 
 def _print_recommendations(folder: Path) -> None:
@@ -366,11 +364,12 @@ def _print_recommendations(folder: Path) -> None:
             ]
             for point in each.points
         ]
-        print(f"{each.algorithm} on {each.dataset}, mean ± standard error over runs, in percent")
+        print_line(f"{each.algorithm} on {each.dataset}, mean ± standard error over runs, in percent")
         print_table(["", *(SCORES[name] for name in scores), "selected by (share of runs)"], rows)
-        print(f"recommended: {each.recommended.name} ({each.reason})\n")
+        print_line(f"recommended: {each.recommended.name} ({each.reason})")
+        print_text()
     if stopped:
-        print(f"{stopped} runs were stopped early by racing and are not in these numbers\n")
+        print_text(f"{stopped} runs were stopped early by racing and are not in these numbers\n")
 
 
 def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
@@ -389,18 +388,14 @@ def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
     print_table((claim, "points", "interval", "trials", "verdict", "needed for 80 % power"), rows)
 
 
-def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: "Console") -> None:
+def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: PlainConsole) -> None:
     for folder, outcome in outcomes.items():
         total = outcome.done + outcome.failed + outcome.stopped
         stopped = f" ({outcome.stopped} stopped early)" if outcome.stopped else ""
-        console.print(f"[bold]done[/bold]: {outcome.done} of {total} runs{stopped} in {folder}", highlight=False)
+        console.print_line(("done", "bold"), f": {outcome.done} of {total} runs{stopped} in {folder}")
         if outcome.failed:
-            console.print(
-                f"[red]failed[/red]: {outcome.failed}; see `domainwise sweep status {folder}`, and use --retry-failed "
-                "to run them again",
-                highlight=False,
-                soft_wrap=True,
-            )
+            hint = f"see `domainwise sweep status {folder}`, and use --retry-failed to run them again"
+            console.print_line(("failed", "red"), f": {outcome.failed}; {hint}")
     if any(outcome.failed for outcome in outcomes.values()):
         raise typer.Exit(1)
 

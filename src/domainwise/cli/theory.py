@@ -1,14 +1,11 @@
 """`domainwise theory`: the claims of the paper's theory, checked against exact bounds and dynamics."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from domainwise.cli.console import print_json, print_table
+from domainwise.cli.console import make_console, print_json, print_line, print_table, show_status, style_text
 from domainwise.cli.options import AsJson, Quiet
 
 EXAMPLES = """
@@ -36,18 +33,17 @@ def theory(
     # Imported here because scipy and matplotlib take a second.
     from domainwise.theory import check_theory
 
-    with Console(stderr=True, quiet=quiet).status("solving the gradient flows ..."):
+    with show_status(make_console(quiet, stderr=True), "solving the gradient flows ..."):
         result = check_theory(radius, beta, output=output)
     if as_json:
         print_json(result.to_json())
     elif markdown:
         rows = [(check.claim, f"**{check.verdict}**", check.evidence) for check in result.checks]
-        print_table(HEADER, rows, numeric=0, is_markdown=True)
+        print_table(HEADER, rows, is_markdown=True)
     elif not quiet:
-        table = Table(*HEADER, header_style="bold", show_lines=True)
-        for check in result.checks:
-            color = _COLORS[check.verdict]
-            table.add_row(check.claim, f"[{color}]{check.verdict}[/{color}]", check.evidence)
-        Console().print(table)
+        cells = [
+            (check.claim, style_text(check.verdict, _COLORS[check.verdict]), check.evidence) for check in result.checks
+        ]
+        print_table(HEADER, cells, has_lines=True)
     if result.files and not quiet:
-        print(f"wrote {', '.join(result.files)} to {output}", file=sys.stderr)
+        print_line(f"wrote {', '.join(result.files)} to {output}", stderr=True)

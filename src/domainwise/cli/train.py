@@ -5,11 +5,16 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
-from domainwise.cli.console import DataProgress, interruptible, make_console, print_table
+from domainwise.cli.console import (
+    DataProgress,
+    PlainConsole,
+    interruptible,
+    make_console,
+    print_table,
+    text_column,
+)
 from domainwise.cli.options import Quiet, add_run_options, list_run_settings
 from domainwise.training.config import OPTION_SETTINGS, RunConfig
 
@@ -81,18 +86,19 @@ def run_training(config: RunConfig, quiet: bool, **placement: Any) -> None:
             should_stop=is_interrupted,
         )
     if not bar.records:
-        console.print(escape(_format_record(result.last)), highlight=False, soft_wrap=True)
-    console.print(f"[bold]done[/bold]: {escape(str(result.folder))}", highlight=False, soft_wrap=True)
+        console.print_line(_format_record(result.last))
+    console.print_line(("done", "bold"), f": {result.folder}")
 
 
 class _TrainProgress:
     """A progress bar with step, loss, images per second and time left, and one line per record above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
+        self.console = console
         self.progress = Progress(
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            text_column("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:.0f} images/s"),
+            text_column("loss {task.fields[loss]:.3f}  {task.fields[speed]:.0f} images/s"),
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
@@ -114,8 +120,7 @@ class _TrainProgress:
         self.progress.start()
         self.images_per_step = config.batch_size * len(config.train_domains)
         self.task = self.progress.add_task("", total=config.steps, completed=step, loss=float("nan"), speed=0.0)
-        line = f"[bold]{config.algorithm_name}[/bold] into {escape(str(config.folder()))}"
-        self.progress.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print_line((config.algorithm_name, "bold"), f" into {config.folder()}")
         self.last_time, self.seconds_per_step = time.perf_counter(), 0.0
 
     def on_step(self, step: int, loss: float) -> None:
@@ -128,7 +133,7 @@ class _TrainProgress:
 
     def on_record(self, record: "Record") -> None:
         self.records += 1
-        self.progress.console.print(escape(_format_record(record)), highlight=False, soft_wrap=True)
+        self.console.print_line(_format_record(record))
 
 
 def _format_record(record: "Record") -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from domainwise.data.paths import expand_home
-from domainwise.errors import DomainwiseError, escape_name
+from domainwise.errors import DomainwiseError
+from domainwise.escaping import escape_unprintable
 
 if TYPE_CHECKING:
     from domainwise.data.dataset import Role
@@ -70,7 +71,7 @@ def list_images(root: str | Path) -> Listing:
 def name_dataset(path: str | Path) -> str:
     """Return the name of the dataset in a folder or CSV file, as given: a link has its own name, not its target's."""
     path = Path(os.path.abspath(expand_home(path)))
-    return escape_name(path.stem if path.suffix.lower() == ".csv" and not path.is_dir() else path.name)
+    return escape_unprintable(path.stem if path.suffix.lower() == ".csv" and not path.is_dir() else path.name)
 
 
 def list_folder(root: Path, name: str | None = None) -> Listing:
@@ -192,8 +193,8 @@ def _build_listing(source: Path, name: str, classes: Sequence[str], domains: Seq
     """
     listing = Listing(
         name,
-        tuple(map(escape_name, classes)),
-        tuple(replace(domain, name=escape_name(domain.name)) for domain in domains),
+        tuple(map(escape_unprintable, classes)),
+        tuple(replace(domain, name=escape_unprintable(domain.name)) for domain in domains),
     )
     for kind, names in (("classes", listing.classes), ("domains", [domain.name for domain in listing.domains])):
         if len(set(names)) < len(names):

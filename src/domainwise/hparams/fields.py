@@ -1,7 +1,6 @@
 """Hyperparameters of a method as a frozen dataclass: default, help, search distribution and bounds of each field."""
 
 import dataclasses
-import math
 import operator
 import types
 from collections.abc import Mapping
@@ -20,6 +19,18 @@ class Distribution(Protocol):
     def draw(self, random: "RandomState") -> Any: ...
 
 
+def largest(value: float) -> float:
+    """Return the largest number of the value's type that is safe to compute with in 32 bits."""
+    return 2**31 - 1 if isinstance(value, int) else 1e30
+
+
+def _check_range(*ends: float) -> None:
+    """Raise an error for a range that no number can be drawn from."""
+    for end in ends:
+        if not abs(end) <= largest(float(end)):
+            raise DomainwiseError(f"a search range must end at most at {largest(1.0):g}, got {end:g}")
+
+
 @dataclass(frozen=True)
 class Uniform:
     """U(low, high), truncated to an integer if `whole`."""
@@ -27,6 +38,9 @@ class Uniform:
     low: float
     high: float
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high)
 
     def __str__(self) -> str:
         return f"{'int ' if self.whole else ''}U({self.low:g}, {self.high:g})"
@@ -44,6 +58,14 @@ class Power:
     low: float
     high: float
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.base > 0:
+            raise DomainwiseError(f"the base of a power must be above 0, got {self.base:g}")
+        try:
+            _check_range(self.base**self.low, self.base**self.high)
+        except OverflowError:
+            raise DomainwiseError(f"{self} is beyond the largest number") from None
 
     def __str__(self) -> str:
         return f"{'int ' if self.whole else ''}{self.base:g}^U({self.low:g}, {self.high:g})"
@@ -116,8 +138,8 @@ class Hparams:
     VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     BY_DATASET: ClassVar[tuple[DatasetSetting, ...]] = ()
 
-    lr: float = hparam(5e-5, help="Learning rate of Adam.", search=Power(10, -5, -3.5))
-    weight_decay: float = hparam(0.0, help="Weight decay of Adam.", search=Power(10, -6, -2))
+    lr: float = hparam(5e-5, help="Learning rate of Adam.", low=0, search=Power(10, -5, -3.5))
+    weight_decay: float = hparam(0.0, help="Weight decay of Adam.", low=0, search=Power(10, -6, -2))
 
     def __post_init__(self) -> None:
         for name, field in self.fields().items():
@@ -179,10 +201,13 @@ def _check_names(values: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    bounds = {key: metadata[key] for key in _BOUNDS if metadata.get(key) is not None}
-    if value is None or not bounds:
+    if not isinstance(value, int | float):
         return
-    if not math.isfinite(value) or not all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items()):
+    bounds = {key: metadata[key] for key in _BOUNDS if metadata.get(key) is not None}
+    is_too_large = not abs(value) <= largest(value)
+    if is_too_large or not all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items()):
+        if is_too_large:
+            bounds.setdefault("high", largest(value))
         limits = " and ".join(f"{_BOUNDS[key][1]} {bound:g}" for key, bound in bounds.items())
         raise DomainwiseError(f"hyperparameter {name} must be {limits}, got {value}")
 

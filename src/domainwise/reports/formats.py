@@ -3,19 +3,19 @@
 import csv
 import io
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+from rich.cells import cell_len
 
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.escaping import escape_spreadsheet, escape_unprintable
 from domainwise.reports.cells import Cell, Column, Report, Table, format_cell
 from domainwise.storage.files import write_atomic
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
 
 SCHEMA = 1
 _CSV_HEADER = (
@@ -41,8 +41,8 @@ _LATEX_ESCAPES = str.maketrans(
 def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 0) -> str:
     """Format any table in Markdown; its last `numeric` columns are right-aligned, and bars in cells are escaped."""
     rule = ["---"] * (len(header) - numeric) + ["---:"] * numeric
-    lines = [header, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [[escape_unprintable(cell).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:]))
 
 
 def format_markdown(report: Report) -> str:
@@ -55,12 +55,12 @@ def format_markdown(report: Report) -> str:
 
 def format_latex(report: Report) -> str:
     """Format one `table` environment per table, with its footnotes in small print; needs the package booktabs."""
-    notes = "".join(f"% {' '.join(note.split())}\n" for note in report.notes)
+    notes = "".join(f"% {escape_unprintable(note)}\n" for note in report.notes)
     return "% \\usepackage{booktabs}\n\n" + "\n\n".join(map(_format_latex_table, report.tables)) + f"\n{notes}"
 
 
 def format_csv(report: Report) -> str:
-    """Format one row per cell, unrounded; missing numbers are empty."""
+    """Format one row per cell, unrounded; missing numbers are empty, and no name is a formula in a spreadsheet."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEADER)
@@ -71,7 +71,8 @@ def format_csv(report: Report) -> str:
                 kind = f"{column.kind} {table.title.lower()}" if is_comparison else column.kind
                 place = (column.dataset, row.algorithm, column.domain, kind)
                 number = (cell.mean, cell.error, cell.trials, table.selection, cell.reason)
-                writer.writerow((*place, *number, *(cell.interval or ("", "")), cell.text))
+                values: tuple[Any, ...] = (*place, *number, *(cell.interval or ("", "")), cell.text)
+                writer.writerow([escape_spreadsheet(each) if isinstance(each, str) else each for each in values])
     return text.getvalue()
 
 
@@ -82,25 +83,11 @@ def format_json(report: Report) -> str:
 
 def format_text(report: Report) -> str:
     """Format as a terminal shows it, without colors and line breaks in cells."""
-    from rich.console import Console
-
-    file = io.StringIO()
-    print_report(report, Console(file=file, width=500, color_system=None))
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-
-
-def print_report(report: Report, console: "Console") -> None:
-    """Print to a terminal, with the best of each column in bold."""
-    from rich.text import Text
-
+    lines = []
     for table in report.tables:
-        console.print(Text(_format_title(table), style="bold"))
-        console.print(_build_rich_table(table))
-        for note in table.footnotes:
-            console.print(Text(f"  {note}", style="dim"))
-        console.print()
-    for note in report.notes:
-        console.print(Text(note))
+        notes = (f"  {escape_unprintable(note)}" for note in table.footnotes)
+        lines += [escape_unprintable(format_title(table)), *_align_columns(*tabulate(table)), *notes, ""]
+    return "\n".join((*lines, *map(escape_unprintable, report.notes))).rstrip("\n") + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Report], str]] = {
@@ -143,18 +130,35 @@ def write_text(output: str | Path, text: str) -> None:
         raise DomainwiseError(f"{output} could not be written: {error.strerror}") from error
 
 
-def _format_title(table: Table) -> str:
+def format_title(table: Table) -> str:
     return f"{table.title}, selected by {table.selection}"
 
 
+def tabulate(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a table as text; the first column is the methods."""
+    header = ["method", *(column.name for column in table.columns)]
+    return header, [[row.algorithm, *map(format_cell, row.cells, table.columns)] for row in table.rows]
+
+
+def _align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; all columns but the first are right-aligned."""
+    lines = [[escape_unprintable(cell) for cell in line] for line in (header, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    padding = [[" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return [
+        " " + "  ".join((line[0] + pad[0], *map(operator.add, pad[1:], line[1:]))).rstrip()
+        for line, pad in zip(lines, padding, strict=True)
+    ]
+
+
 def _format_markdown_section(table: Table) -> str:
-    header = ["method", *(escape_markdown(column.name).replace("|", "\\|") for column in table.columns)]
+    header = ["method", *(escape_markdown(column.name) for column in table.columns)]
     rows = [
         [escape_markdown(row.algorithm), *map(_format_markdown_cell, row.cells, table.columns)] for row in table.rows
     ]
     notes = "\n".join(f"- {escape_markdown(note)}" for note in table.footnotes)
     body = format_markdown_table(header, rows, numeric=len(table.columns))
-    return "\n\n".join((f"### {escape_markdown(_format_title(table))}", body, notes))
+    return "\n\n".join((f"### {escape_markdown(format_title(table))}", body, notes))
 
 
 def _format_markdown_cell(cell: Cell, column: Column) -> str:
@@ -162,16 +166,21 @@ def _format_markdown_cell(cell: Cell, column: Column) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*<\[]|&(?=#?\w+;))", r"\\\1", escape_unprintable(text))
 
 
 def _format_latex_table(table: Table) -> str:
     header = ("method", *(escape_latex(column.name) for column in table.columns))
-    rows = [(escape_latex(row.algorithm), *map(_format_latex_cell, row.cells, table.columns)) for row in table.rows]
+    # At the start of a row, [ or * would be an argument of the end of the row before.
+    methods = [("{}" if row.algorithm[:1] in ("[", "*") else "") + escape_latex(row.algorithm) for row in table.rows]
+    rows = [
+        (method, *map(_format_latex_cell, row.cells, table.columns))
+        for method, row in zip(methods, table.rows, strict=True)
+    ]
     lines = [
         r"\begin{table}",
         r"  \centering",
-        f"  \\caption{{{escape_latex(_format_title(table))}}}",
+        f"  \\caption{{{escape_latex(format_title(table))}}}",
         f"  \\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"    \toprule",
         f"    {' & '.join(header)} \\\\",
@@ -186,27 +195,10 @@ def _format_latex_table(table: Table) -> str:
 
 
 def _format_latex_cell(cell: Cell, column: Column) -> str:
-    text = format_cell(cell, column).translate(_LATEX_ESCAPES)
+    text = escape_latex(format_cell(cell, column))
     text = text if cell.mean is None else text.replace("-", "$-$")
     return f"\\textbf{{{text}}}" if cell.is_best else text
 
 
 def escape_latex(text: str) -> str:
-    return " ".join(text.split()).translate(_LATEX_ESCAPES)
-
-
-def _build_rich_table(table: Table) -> "RichTable":
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    rich_table = RichTable(box=None)
-    rich_table.add_column("method", header_style="bold")
-    for column in table.columns:
-        rich_table.add_column(Text(column.name), justify="right", header_style="bold")
-    for row in table.rows:
-        cells = [
-            Text(format_cell(cell, column), style="bold" if cell.is_best else "")
-            for cell, column in zip(row.cells, table.columns, strict=True)
-        ]
-        rich_table.add_row(Text(row.algorithm), *cells)
-    return rich_table
+    return escape_unprintable(text).translate(_LATEX_ESCAPES)

@@ -61,7 +61,10 @@ def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFram
 
 def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
     columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
-    frame = pl.DataFrame(dict(zip(SCHEMA, columns, strict=True)), schema=SCHEMA)
+    try:
+        frame = pl.DataFrame(dict(zip(SCHEMA, columns, strict=True)), schema=SCHEMA)
+    except UnicodeEncodeError:
+        return frame_from_rows([tuple(map(_escape_surrogates, row)) for row in rows])
     # NaN means not measured; polars would rank it highest.
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
@@ -96,6 +99,13 @@ def record_rows(
         )
         for name in test_domains
     ]
+
+
+def _escape_surrogates(value: Any) -> Any:
+    """Return a name that is not UTF-8 with its bytes escaped, because polars cannot store it."""
+    if isinstance(value, list):
+        return [_escape_surrogates(each) for each in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _parse_float(value: float | None) -> float | None:

@@ -24,11 +24,11 @@ def start_fork_server() -> None:
     if sys.platform != "linux":
         return
     multiprocessing.get_context("forkserver").set_forkserver_preload(_MODULES)
-    # Ctrl-C reaches the whole process group, and would end the server while it imports. Blocked signals stay blocked in
-    # the process that is started; here, a Ctrl-C is delivered right afterwards. The tracker, which the server needs,
+    # Ctrl-C and a closed terminal reach the whole process group, and would end the server. Blocked signals stay blocked
+    # in the process that is started; here, they are delivered right afterwards. The tracker, which the server needs,
     # starts first because it unblocks them.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         forkserver.ensure_running()
     finally:

@@ -164,8 +164,10 @@ def _work(pipe: "Connection[Any, Any]", stop: "ctypes.c_bool", environment: Mapp
     Args:
         environment: the parent's, with the GPU of this worker. The fork server has the one it was started with.
     """
-    # Ctrl-C reaches the whole process group; only the parent acts on it, so that runs can save first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a closed terminal reach the whole process group; only the parent acts, so that runs can save first.
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)

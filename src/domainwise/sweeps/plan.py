@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from domainwise.data import Dataset
 from domainwise.data.dataset import NamedDomains, assign_roles
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.escaping import quote_file_name
 from domainwise.hparams import SearchTask, Space, draw_hparams, read_space
 from domainwise.hparams.space import RUN_SETTINGS
 from domainwise.selection.score import dataset_label
@@ -140,8 +140,8 @@ def _plan_run(config: RunConfig, dataset: Dataset, folder: Path) -> tuple[Planne
     roles = assign_roles(dataset, config.train_domains, test_domains)
     # More than two test domains are always the same ones, so they need not be part of the name.
     parts = [config.dataset_name, config.algorithm_name, *(test_domains if len(test_domains) <= 2 else ())]
-    name = "-".join([*parts, f"draw{config.hparams_seed}", f"trial{config.trial_seed}"])
-    name = quote(name, safe="+, ")  # domain names come from folders and columns, and may contain anything
+    # Domain names come from folders and columns, and may contain anything.
+    name = f"{quote_file_name('-'.join(parts))}-draw{config.hparams_seed}-trial{config.trial_seed}"
     run = PlannedRun(
         folder=folder / name,
         name=name,

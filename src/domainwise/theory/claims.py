@@ -56,7 +56,8 @@ def check_claims(radius: float = 0.3, beta: float = 1.0) -> list[ClaimCheck]:
 
 
 def check_radius(radius: float, beta: float) -> None:
-    """Raise an error for a radius outside the theory."""
+    """Raise an error for a radius or beta outside the theory."""
+    Task(0.5, beta)
     # At radius 1 the data is no longer separable, and close to it the weights grow without bound.
     if not (0 < radius <= 0.9 and radius < beta):
         raise DomainwiseError(f"radius must be above 0, at most .9 and below beta, got {radius:g}")

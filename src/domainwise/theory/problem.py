@@ -15,6 +15,8 @@ from domainwise.errors import DomainwiseError
 
 Floats = NDArray[np.float64]
 GRASS, DESERT = 0, 1
+# Beyond it, the exponentials of the gradient flows overflow.
+MAX_BETA = 100.0
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Task:
     def __post_init__(self) -> None:
         if not 0.5 <= self.p < 1:
             raise DomainwiseError(f"p must be at least .5 and below 1, got {self.p}")
-        if not self.beta > 0:
-            raise DomainwiseError(f"beta must be above 0, got {self.beta}")
+        if not 0 < self.beta <= MAX_BETA:
+            raise DomainwiseError(f"beta must be above 0 and at most {MAX_BETA:g}, got {self.beta}")
         if not self.margins or min(self.margins) <= 0:
             raise DomainwiseError(f"margins must be above 0, so that x_inv determines the label, got {self.margins}")
 

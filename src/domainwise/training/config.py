@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.hparams.fields import largest
 from domainwise.perturbations.radius import split_radius
 from domainwise.seeds import seed_hash
 from domainwise.storage.run_folder import Keep
@@ -38,6 +39,7 @@ def setting(
     choices: Any = None,
     low: float | None = None,
     below: float | None = None,
+    high: int = 2**31 - 1,
     is_shared: bool = False,
     is_identity: bool = True,
     is_option: bool = True,
@@ -48,6 +50,7 @@ def setting(
         options: its names on the command line, if they are not the field's own name.
         choices: a Literal type.
         low, below: bounds, inclusive and exclusive.
+        high: inclusive bound of an integer.
         is_shared: all runs of a sweep have the same value.
         is_identity: False for where and how a run computes, which does not change what it is.
         is_option: False for what only a program sets.
@@ -58,6 +61,7 @@ def setting(
         "choices": get_args(choices),
         "low": low,
         "below": below,
+        "high": high,
         "is_shared": is_shared,
         "is_identity": is_identity,
         "is_option": is_option,
@@ -184,7 +188,7 @@ class RunConfig:
         None, "Folder that contains the datasets (default: $DOMAINWISE_DATA or the user cache).", is_identity=False
     )
     device: DeviceName = setting("auto", "Device: auto, cpu, cuda or mps.", choices=DeviceName, is_identity=False)
-    threads: int | None = setting(None, "Number of CPU threads.", low=1, is_identity=False)
+    threads: int | None = setting(None, "Number of CPU threads.", low=1, high=1024, is_identity=False)
     output: str | Path | None = setting(
         None, "Run folder (default: a new name in runs/).", "--output", "-o", is_identity=False
     )
@@ -334,9 +338,11 @@ def lower_method(method: Any) -> Any:
 def check_radius(name: str, value: Any) -> None:
     """Raise an error unless the value is a radius: a number, or a string such as `2/255 rms`."""
     try:
-        split_radius(value, name)
+        number, _ = split_radius(value, name)
     except ValueError as error:
         raise DomainwiseError(str(error)) from None
+    if number > largest(number):
+        raise DomainwiseError(f"{name} must be at most {largest(number):g}, got {value!r}")
 
 
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
@@ -351,6 +357,9 @@ def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
         kind = "an integer" if is_integer else "a number"
         limit = "" if below is None else f" and below {below:g}"
         raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, got {value!r}")
+    high = field.metadata["high"] if is_integer else largest(value)
+    if value > high:
+        raise DomainwiseError(f"{field.name} must be at most {high:g}, got {value!r}")
 
 
 _MAX_DEPTH = 10

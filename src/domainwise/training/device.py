@@ -1,7 +1,6 @@
 """Device, precision, threads and random state of a run."""
 
 import ctypes
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import torch
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.training.config import DeviceName
 from domainwise.training.distributed import is_distributed
+from domainwise.training.ranks import read_variable
 
 
 def pick_device(name: str) -> torch.device:
@@ -45,12 +45,12 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 def _local_gpu() -> torch.device:
     """Return the GPU of this process among those that torchrun started on this machine."""
-    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    processes, gpus = read_variable("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if processes > gpus:
         raise DomainwiseError(
             f"{processes} processes need {processes} GPUs, but {gpus} are available; start fewer, or use cpu"
         )
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = torch.device("cuda", read_variable("LOCAL_RANK", 0))
     torch.cuda.set_device(device)
     return device
 

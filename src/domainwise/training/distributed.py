@@ -1,7 +1,6 @@
 """One run over several processes, started by `torchrun`. In a single process all of this does nothing."""
 
 import math
-import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from domainwise.errors import DomainwiseError, ProcessLost
 from domainwise.perturbations.distributed import mean_over_ranks
 from domainwise.seeds import seed_hash
 from domainwise.training.config import RunConfig
+from domainwise.training.ranks import check_master, read_world_size
 
 _groups = counted()
 _TORCH = Path(dist.__file__).parent
@@ -126,7 +126,7 @@ def is_distributed() -> bool:
     """Return whether torchrun started several processes, or a process group already exists."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size() > 1
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return read_world_size() > 1
 
 
 @contextmanager
@@ -137,6 +137,7 @@ def join_process_group(device: torch.device) -> Iterator[World]:
     elif dist.is_initialized():
         yield World(dist.get_rank(), dist.get_world_size())
     else:
+        check_master()
         store, rank, count = next(rendezvous("env://"))
         # A new prefix, because keys that an earlier group left in the store would mislead this one.
         store = PrefixStore(f"domainwise/{next(_groups)}", store)
@@ -165,7 +166,7 @@ def _name_lost_processes(rank: int, count: int) -> Iterator[None]:
 
 @contextmanager
 def watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether to save and stop: after Ctrl-C or SIGTERM, however often.
+    """Yield a function that returns whether to save and stop: after Ctrl-C, SIGTERM or SIGHUP, however often.
 
     torchrun forwards signals to processes that already got them from the terminal, so a second one means nothing. It
     sends SIGTERM to all if one has ended; they then find out themselves, and say so.
@@ -176,7 +177,9 @@ def watch_interrupt() -> Iterator[Callable[[], bool]]:
         nonlocal is_interrupted
         is_interrupted = True
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))  # Windows has no SIGHUP
+    watched = [each for each in numbers if each is not None and signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in watched}
     try:
         yield lambda: is_interrupted
     finally:

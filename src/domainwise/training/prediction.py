@@ -14,7 +14,8 @@ from torch import Tensor
 from domainwise.data.decoding import UnreadableFile, decode_image, read_image_file
 from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError, escape_name, unknown_choice
+from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.escaping import escape_spreadsheet, escape_unprintable
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
@@ -149,7 +150,7 @@ def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
     if name == "json":
         rows = [
             {
-                "image": escape_name(each.file),
+                "image": escape_unprintable(str(each.file)),
                 "class": each.label or None,
                 "probability": each.probabilities.get(each.label),
                 "probabilities": each.probabilities,
@@ -161,8 +162,9 @@ def format_predictions(predictions: Sequence[Prediction], name: str) -> str:
     classes = list(dict.fromkeys(name for each in predictions for name in each.probabilities))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "class", "probability", *classes, "error"))
+    writer.writerow(("image", "class", "probability", *map(escape_spreadsheet, classes), "error"))
     for each in predictions:
         values = [each.probabilities.get(name) for name in classes]
-        writer.writerow((escape_name(each.file), each.label, each.probabilities.get(each.label), *values, each.error))
+        file, label, error = map(escape_spreadsheet, (str(each.file), each.label, each.error))
+        writer.writerow((file, label, each.probabilities.get(each.label), *values, error))
     return text.getvalue()

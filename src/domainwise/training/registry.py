@@ -21,7 +21,8 @@ from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.image_datasets import OnListing, ignore_listing, image_files
 from domainwise.data.listing import name_dataset
 from domainwise.data.paths import OnProgress, data_folder, expand_home, ignore_progress
-from domainwise.errors import DomainwiseError, escape_name, unknown_choice
+from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.escaping import escape_unprintable
 from domainwise.hparams import Hparams
 from domainwise.networks import NETWORKS, NetworkBuilder, build_backbone, is_backbone, list_backbones
 from domainwise.networks.backbones import TIMM
@@ -153,8 +154,8 @@ def check_name(name: str | None, dataset: AnyDataset) -> None:
         return
     if isinstance(dataset, str) and dataset in DATASETS:
         raise DomainwiseError(f"dataset {dataset} keeps its name; --name is for your own data")
-    if not name.strip() or name != escape_name(name):
-        raise DomainwiseError(f"{escape_name(name)!r} cannot be the name of a dataset; choose another --name")
+    if not name.strip() or name != escape_unprintable(name):
+        raise DomainwiseError(f"{escape_unprintable(name)!r} cannot be the name of a dataset; choose another --name")
 
 
 def keep_recorded_name(config: RunConfig) -> RunConfig:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domainwise.data.listing import Listing, list_csv, list_folder
-from domainwise.errors import DomainwiseError, escape_name, format_error
+from domainwise.errors import DomainwiseError, format_error
+from domainwise.escaping import escape_unprintable
 
 FEW = settings(max_examples=60, deadline=None)
 # Rows with the right columns, so that not all files fail at their first line.
@@ -29,7 +30,7 @@ def assert_sound(listing: Listing) -> None:
     names = [domain.name for domain in listing.domains]
     for each in (names, listing.classes):
         assert len(set(each)) == len(each)
-        assert all(name == escape_name(name) for name in each)
+        assert all(name == escape_unprintable(name) for name in each)
         json.dumps(each, ensure_ascii=False).encode()
     files = [file for domain in listing.domains for file in domain.files]
     assert len(set(files)) == len(files)
@@ -50,7 +51,7 @@ def test_any_csv_file_is_a_listing_or_one_error(content: bytes) -> None:
             line = format_error(error)
         else:
             return
-        assert line == escape_name(line)
+        assert line == escape_unprintable(line)
 
 
 @FEW

@@ -224,7 +224,11 @@ class Bounded(Hparams):
         ({"share": 1.5}, "share must be at least 0 and at most 1, got 1.5"),
         ({"share": float("nan")}, "share must be at least 0 and at most 1, got nan"),
         ({"size": 0}, "size must be greater than 0, got 0.0"),
-        ({"size": float("inf")}, "size must be greater than 0, got inf"),
+        ({"size": float("inf")}, r"size must be greater than 0 and at most 1e\+30, got inf"),
+        ({"size": 1e300}, r"size must be greater than 0 and at most 1e\+30, got 1e\+300"),
+        ({"count": 10**30}, r"count must be at least 2 and at most 2.14748e\+09, got 10+"),
+        ({"lr": float("inf")}, r"lr must be at least 0 and at most 1e\+30, got inf"),
+        ({"lr": -1.0}, "lr must be at least 0, got -1.0"),
         ({"count": 1}, "count must be at least 2, got 1"),
     ],
 )

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from report_runs import on_each, run, runs_of
-from rich.console import Console
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports import FORMATS, Report, build_report, write_report
 from domainwise.reports.cells import Cell, Column, Row, Table
-from domainwise.reports.formats import escape_latex, format_markdown_table, print_report
+from domainwise.reports.formats import escape_latex, format_markdown_table
 
 TABLE = Table(
     title="odd_data",
@@ -99,16 +98,6 @@ def test_json_is_unrounded() -> None:
     assert table["rows"][1]["cells"][0]["is_best"] is True
     assert table["columns"][1] == {"name": "[red]50%", "kind": "domain", "dataset": "odd_data", "domain": "[red]50%"}
     assert table["footnotes"] == list(TABLE.footnotes)
-
-
-def test_terminal_prints_names_unchanged_and_the_best_in_bold() -> None:
-    file = io.StringIO()
-    print_report(REPORT, Console(file=file, force_terminal=True, width=100, color_system="standard", no_color=False))
-    text = file.getvalue()
-    assert "[red]50%" in text
-    assert "\x1b[1m82.0 ± 0.1\x1b[0m" in text
-    assert "\x1b[1m81.2" not in text
-    assert "2 unfinished runs skipped" in text
 
 
 def test_text_has_no_colors_and_is_not_wrapped() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 from domainwise.data import Dataset, Domain, image_files, silhouettes
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import RunConfig
+from domainwise.training.device import pick_device
 from domainwise.training.loading import load_model
 from domainwise.training.registry import DatasetCache, derive_seeds, resolve_config
 from domainwise.training.trainer import RunResult, train
@@ -268,3 +269,31 @@ def test_another_data_folder_is_another_dataset(tmp_path: Path) -> None:
     configs = [RunConfig(dataset=of_folder, data_dir=tmp_path / side) for side in ("4", "5")]
     shapes = [datasets.build(config).image_shape for config in configs]
     assert shapes == [(3, 4, 4), (3, 5, 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threads": 10**20}, "threads must be at most 1024, got 1"),
+        ({"steps": 10**20}, r"steps must be at most 2.14748e\+09, got 1"),
+        ({"batch_size": 2**31}, "batch_size must be at most"),
+        ({"sam_radius": 1e300}, r"sam_radius must be at most 1e\+30, got 1e\+300"),
+        ({"attack_radius": 1e300}, r"attack_radius must be at most 1e\+30, got 1e\+300"),
+        ({"attack_radius": "1e300 rms"}, "attack_radius must be at most"),
+        ({"hparams": {"epsilon": 1e300}}, r"epsilon must be at most 1e\+30, got 1e\+300"),
+        ({"hparams": {"epsilon": "1e300"}}, "epsilon must be at most"),
+        ({"hparams": {"lr": float("inf")}}, "lr must be at least 0 and at most"),
+    ],
+    ids=str,
+)
+def test_numbers_that_torch_cannot_hold_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainwiseError, match=message):
+        RunConfig(**settings)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:0", "CUDA", ""])
+def test_an_unknown_device_is_one_line_with_the_choices(name: str) -> None:
+    with pytest.raises(DomainwiseError, match=rf"unknown device '{name}'.* Choices: auto, cpu, cuda, mps"):
+        pick_device(name)
+    with pytest.raises(DomainwiseError, match=rf"unknown device '{name}'.* Choices: auto, cpu, cuda, mps"):
+        RunConfig(device=name)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import polars as pl
 from markupsafe import Markup
 
 from domainwise.errors import DomainwiseError
+from domainwise.escaping import escape_unprintable
 from domainwise.reports.build import build_report, check_choices, read_selections
 from domainwise.reports.cells import Cell, Column, Grid, Table, build_grids, format_cell, format_parts
 from domainwise.reports.footnotes import describe_selection
@@ -197,7 +198,7 @@ def render_page(
             variants=data.variants,
         )
         views.append(_build_view(data, selection, models, grids, report.tables, markers))
-    return _load_template().render(
+    page = _load_template().render(
         title=title,
         summary=summarize_runs(data),
         caveats=find_caveats(data, grids, selected, [table for view in views for table in view.tables]),
@@ -213,6 +214,7 @@ def render_page(
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
         script=Markup((_FOLDER / "page.js").read_text(encoding="utf-8")),
     )
+    return escape_unprintable(page, keep="\n\t")
 
 
 def _apply_selections(data: PageData, selections: Sequence[str]) -> dict[str, pl.DataFrame]:

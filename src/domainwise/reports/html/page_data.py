@@ -116,8 +116,7 @@ def build_run_rows(data: PageData, selected: Mapping[str, pl.DataFrame]) -> list
 
 def format_script_json(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Return the rows as JSON that cannot end the script element it is in."""
-    text = json.dumps(rows, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(json.dumps(rows, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
 def _collect(run: StoredRun, row: Mapping[str, Any] | None, planned: PlannedRun | None) -> PageRun:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from children import start_child
+
 
 @dataclass
 class Served:
@@ -131,17 +133,8 @@ def file_server() -> Iterator[FileServer]:
 @contextmanager
 def python_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `code`, with `arguments` in sys.argv; it is killed at the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import sys\n" + code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with start_child([sys.executable, "-c", "import sys\n" + code, *arguments]) as process:
+        yield process
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from domainwise.escaping import escape_unprintable
 from domainwise.reports.html import Picture, read_page_data, render_page
 from domainwise.reports.html.page_data import format_script_json
+from hostile_names import HOSTILE_NAMES, RAW
 from run_folders import write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
@@ -107,3 +109,22 @@ def test_tables_have_captions_and_scopes(page: str) -> None:
     drawings = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("class") == "plot"]
     assert len(drawings) >= 2 + 3
     assert all(each["role"] == "img" and each["aria-label"] for each in drawings)
+
+
+def test_a_page_shows_every_name_and_no_raw_character(tmp_path: Path) -> None:
+    domains = ("art", "sketch")
+    for place, name in enumerate(HOSTILE_NAMES.values()):
+        write_run(tmp_path / f"run{place}", name, "art", dataset="data", domains=domains, hparams={"note": name})
+        write_run(tmp_path / f"other{place}", "erm", name, dataset=f"data {name}", domains=(name, "sketch"))
+    page = render_page(read_page_data([tmp_path]), title="".join(HOSTILE_NAMES.values()))
+    assert page.encode()
+    assert not [character for character in RAW if character in page]
+    parsed = Elements(page)
+    assert [tag for tag, _ in parsed.elements].count("script") == 2
+    text = "".join(parsed.text)
+    for name in HOSTILE_NAMES.values():
+        assert escape_unprintable(name, keep="\n\t") in text
+    rows = json.loads(re.findall(r'id="run-data">(.*?)</script>', page, re.DOTALL)[0])
+    # Records cannot hold a name that is not UTF-8; it is escaped when they are read.
+    names = [name.encode(errors="backslashreplace").decode() for name in HOSTILE_NAMES.values()]
+    assert {row["method"] for row in rows} == {"erm", *names}
