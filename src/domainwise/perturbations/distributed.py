@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from domainwise.perturbations.device import send_to
+
 
 def has_other_ranks() -> bool:
     distributed = torch.distributed
@@ -34,7 +36,7 @@ def gather_over_ranks(rows: Tensor) -> Tensor:
     if not has_other_ranks():
         return rows
     world_size = torch.distributed.get_world_size()
-    count = torch.tensor([len(rows)], device=rows.device)
+    count = send_to(rows.device, torch.tensor([len(rows)]))
     counts = [torch.empty_like(count) for _ in range(world_size)]
     torch.distributed.all_gather(counts, count)
     sizes = [int(each) for each in counts]
@@ -51,8 +53,8 @@ def average_gradients_(parameters: Iterable[Tensor]) -> None:
     if not trainable or not has_other_ranks():
         return
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trainable]
-    has_gradient = torch.tensor([float(each.grad is not None) for each in trainable]).to(trainable[0].device)
-    *means, share_with_gradient = mean_over_ranks([*gradients, has_gradient])
+    has_gradient = torch.tensor([float(each.grad is not None) for each in trainable])
+    *means, share_with_gradient = mean_over_ranks([*gradients, send_to(trainable[0].device, has_gradient)])
     for index, (parameter, mean) in enumerate(zip(trainable, means, strict=True)):
         # The device is only queried, and waited for, if this rank has no gradient.
         if parameter.grad is not None or share_with_gradient[index] > 0:
