@@ -58,7 +58,7 @@ def test_missing_package_is_named(
         (("{empty}", "--pt2", "model.pt2"), "no run in"),
         (("{run}", "--onnx", "{empty}/model", "--pt2", "{empty}/model"), "--onnx and --pt2 are the same file"),
         (("{run}", "--pt2", "{empty}/no/model.pt2"), "there is no folder"),
-        (("{run}", "--pt2", "{empty}"), "Is a directory"),
+        (("{run}", "--pt2", "{empty}"), "is a folder"),
         (("{run}", "--pt2", "{empty}/model.pt2", "--which", "newest"), "unknown model of a run 'newest'"),
         (("{run}", "--pt2", "{empty}/model.pt2", "--which", "start"), "has no start.safetensors"),
         (("hf:cows", "--pt2", "{empty}/model.pt2"), "expected hf:owner/name"),

@@ -162,15 +162,19 @@ def test_a_dataset_must_return_a_dataset(folder: Path, domainwise: Cli) -> None:
 def test_errors_in_our_own_code_are_no_fault_of_the_user(folder: Path, domainwise: Cli) -> None:
     """The line of a bad value names no file: the user's code did not raise it."""
     outcome = domainwise("train", "--algorithm", "own_things:Own", "-H", "lr=-1", *SMALL, "-o", folder / "run")
-    assert outcome.err == "error: algorithm Own could not be built: Invalid learning rate: -1.0\n"
+    assert outcome.err == "error: hyperparameter lr must be at least 0, got -1.0\n"
 
 
 def test_nothing_in_the_current_folder_is_imported_unless_it_is_named(folder: Path, domainwise: Cli) -> None:
     (folder / "run").mkdir()
     for module in ("timm", "ray", "own_things"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported')\n")
-    config = {"config": {"algorithm": "own_things:Own", "network": "small_cnn"}, "data": {"input_shape": [3, 32, 32]}}
-    (folder / "run" / "config.json").write_text(json.dumps(config))
+    config = {
+        "dataset": "silhouettes", "algorithm": "own_things:Own", "network": "small_cnn", "trial_seed": 0,
+        "hparams": {}, "dataset_options": {}, "train_domains": ["a"], "test_domains": ["b"], "batch_size": 8,
+    }
+    data = {"input_shape": [3, 32, 32], "classes": ["x", "y"], "train_domains": ["a"]}
+    (folder / "run" / "config.json").write_text(json.dumps({"schema": 1, "config": config, "data": data}))
     (folder / "image.png").touch()
     outcome = domainwise("predict", folder / "run", folder / "image.png")
     assert "used a custom algorithm, own_things:Own; pass it with --algorithm" in outcome.err

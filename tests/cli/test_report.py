@@ -98,8 +98,8 @@ def test_selection_is_that_of_the_command_or_else_of_the_sweep(sweep: Path) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("selection = [", "sweep.toml could not be read"),
-        ("selection = 3", "must be a list of names, got 3"),
+        ("selection = [", "sweep.toml is damaged: "),
+        ("selection = 3", "sweep.toml is damaged: selection: expected array, got int; restore it"),
         ('selection = ["oracle"]', "unknown selection 'oracle'"),
     ],
 )

@@ -81,11 +81,8 @@ def read_selections(paths: Iterable[str | Path]) -> list[str]:
     """Return the model selection rules that the sweeps at `paths` ask for, in order; else `training_domain`."""
     selections: dict[str, None] = {}
     for sweep in map(SweepFolder, paths):
-        value = sweep.read_spec().get("selection", []) if sweep.spec_file.is_file() else []
-        names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DomainwiseError(f"selection in {sweep.spec_file} must be a list of names, got {value!r}")
-        selections.update(dict.fromkeys(names))
+        if sweep.spec_file.is_file():
+            selections.update(dict.fromkeys(sweep.read_spec().get("selection", [])))
     return list(selections) or ["training_domain"]
 
 

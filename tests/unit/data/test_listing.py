@@ -272,7 +272,7 @@ def test_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
         for kind in (b"\xff", b"dog\n"):
             touch(tmp_path / os.fsdecode(domain) / os.fsdecode(kind) / os.fsdecode(b"\xfe\n.png"))
     listing = list_folder(tmp_path)
-    assert listing.classes == ("dog\\x0a", "\\xff")
+    assert listing.classes == ("dog\\n", "\\xff")
     assert [domain.name for domain in listing.domains] == ["\\x1b[31mred", "caf\\xe9"]
     assert all(file.exists() for domain in listing.domains for file in domain.files)
     touch(tmp_path / "caf\\xe9" / "dog" / "1.png")
