@@ -218,6 +218,8 @@ def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
         (["--space", "papper"], "unknown search space 'papper'; did you mean 'paper'?"),
         (["--space", "paper"], "search space paper has no rule for erm on silhouettes"),
         (["--draws", "0"], "draws must be at least 1, got 0"),
+        (["--draws", "1000000000"], "the sweep would have 2,000,000,000 runs, and at most 100,000 are possible; "),
+        (["--trials", "1000000000", "--dry-run"], "the sweep would have 2,000,000,000 runs"),
         (["--engine", "sge"], "unknown engine 'sge'"),
         (["--engine", "slurm"], "--engine slurm and --write-script FILE must be given together"),
         (["--search", "racing", "--draws", "2"], "unknown search 'racing'; did you mean 'race'?"),

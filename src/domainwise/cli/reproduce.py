@@ -18,7 +18,7 @@ from domainwise.cli.console import (
     print_json,
     print_table,
 )
-from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Workers
+from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Threads, Workers
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import (
     RecipeCost,
@@ -99,6 +99,7 @@ def reproduce(
     device: Device = "auto",
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
     workers: Workers = 2,
+    threads: Threads = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
     gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path(
@@ -151,6 +152,7 @@ def reproduce(
         "margin": margin,
         "settings": {} if weights is None else {"weights": weights},
         "device": device,
+        "threads": threads,
     }
     console = make_console(quiet, stderr=True)
     if dry_run:
@@ -308,7 +310,7 @@ def _format_cost(cost: RecipeCost) -> str:
 def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: "Console") -> None:
     """Print per recipe what is skipped, the number of runs and the time they take, from a few measured steps."""
     from domainwise.storage.run_folder import RunFolder
-    from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
+    from domainwise.sweeps.time_estimate import RunCosts, describe_unmeasured, estimate_seconds
 
     costs: RunCosts = {}
     for plan in plans:
@@ -324,6 +326,8 @@ def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: "Cons
                         configs, workers, lambda task: line.update(f"measuring a few steps of {task}"), costs
                     )
                     text += f"; estimated: {format_duration(seconds)} with {workers} runs at a time"
+                    note = describe_unmeasured(configs, costs)
+                    text += f" ({note})" if note else ""
                 except DomainwiseError as error:
                     text += f"; could not estimate the time: {error}"
         console.print(escape(text), highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ import torch
 
 from domainwise.data import Dataset, Domain
 from domainwise.errors import DomainwiseError
-from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.plan import MAX_RUNS, Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
 
 NAMES = ("art", "cartoon", "photo", "sketch")
@@ -178,3 +178,23 @@ def test_selections_that_the_dataset_does_not_support(dataset: str, selection: s
 def test_unknown_names(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         make_plan(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ({"draws": 10**9}, "1,000,000,000"),
+        ({"trials": 10**9}, "1,000,000,000"),
+        ({"draws": MAX_RUNS // 4 + 1}, "100,004"),  # four test domains
+        ({"algorithms": ("mat",), "grid": dict.fromkeys(("epsilon", "lr"), tuple(range(1, 1001)))}, "1,000,000"),
+    ],
+)
+def test_a_plan_that_is_too_large_is_refused_before_it_is_made(values: dict[str, Any], count: str) -> None:
+    with pytest.raises(DomainwiseError, match=f"the sweep would have {count} runs, and at most 100,000 are possible"):
+        make_plan(**values)
+
+
+def test_a_plan_that_is_too_large_is_refused_before_data_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.training.registry.DATASETS", {"four": lambda seed: pytest.fail("data was read")})
+    with pytest.raises(DomainwiseError, match="at most 100,000 are possible"):
+        make_plan(draws=MAX_RUNS + 1)
