@@ -50,6 +50,12 @@ def test_run_extend_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
     assert "done: 6 of 6 runs" in extended.out
     runs = read_runs(folder)
     assert {name: runs[name].records_file.stat().st_mtime_ns for name in times} == times
+    against = domainwise("robustness", "--against-epsilon", folder, "-o", tmp_path / "epsilon.png", "--json")
+    assert against.code == 0, against.err
+    # ERM's draws compete for one point; of the others, every sampled epsilon is one.
+    epsilons = [(row["method"], row["epsilon"]) for row in json.loads(against.out) if row["domain"] == "average"]
+    assert [method for method, _ in epsilons] == ["erm", "mat", "mat", "uat", "uat"]
+    assert len(set(epsilons)) == 5
     report = domainwise("report", folder, "--format", "json")
     assert report.code == 0, report.err
     tables = json.loads(report.out)["tables"]

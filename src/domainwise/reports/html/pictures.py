@@ -161,8 +161,10 @@ def _draw(title: str, draw: Callable[[], list[Picture]]) -> list[Picture]:
     try:
         return draw()
     except Exception as error:  # whatever goes wrong with one picture, the page has much more to show
-        is_expected = isinstance(error, DomainwiseError | OSError)
-        reason = format_error(error) if is_expected else " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, DomainwiseError | OSError):
+            reason = format_error(error)
+        else:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(f"{title}: could not be drawn: {reason}", stacklevel=3)
         return [Picture(title, "", title, error=reason)]
 
