@@ -20,6 +20,7 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "evaluate",
     "export",
     "push",
     "average",
