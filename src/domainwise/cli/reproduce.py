@@ -214,7 +214,7 @@ def show_progress(
 
     def update(run: "PlannedRun", status: "RunStatus") -> None:
         progress.update(run, status)
-        if all(each.state in ("done", "failed") for each in progress.statuses.values()):
+        if len(progress.ended) == len(progress.statuses):
             progress.__exit__()
 
     def start_round(runs: "Plan") -> None:

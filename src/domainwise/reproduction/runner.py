@@ -273,25 +273,29 @@ def run_recipe_plans(
 ) -> Reproduction:
     """Run all plans together, so that workers start once, and write each result as soon as its runs have ended."""
     results: dict[str, RecipeResult] = {}
-    ended: set[Path] = set()
     errors: dict[PlannedRun, str] = {}
-    unwritten = list(plans)
     runs = merge_plans(plan.runs for plan in plans)
+    # The folders of each plan's runs that have not ended.
+    waiting = [(plan, {run.folder for run in plan.runs}) for plan in plans]
+    unended = {run.folder for run in runs}
 
     def write_ended() -> None:
-        for plan in [plan for plan in unwritten if report_only or all(run.folder in ended for run in plan.runs)]:
-            unwritten.remove(plan)
-            results[plan.recipe.key] = write_result(plan, callbacks.on_data)
-            callbacks.on_result(results[plan.recipe.key])
+        for plan, left in waiting[:]:
+            if report_only or not left:
+                waiting.remove((plan, left))
+                results[plan.recipe.key] = write_result(plan, callbacks.on_data)
+                callbacks.on_result(results[plan.recipe.key])
 
     def on_status(run: PlannedRun, status: RunStatus) -> None:
         callbacks.on_status(run, status)
         if status.state == "failed":
             errors[run] = status.error
         if status.state in ("done", "failed"):
-            ended.add(run.folder)
+            unended.discard(run.folder)
+            for _, left in waiting:
+                left.discard(run.folder)
             # What is left after the last run is written below, when callbacks show no runs any more.
-            if len(ended) < len(runs):
+            if unended:
                 write_ended()
 
     check_seedings(runs)
