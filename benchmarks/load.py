@@ -14,7 +14,7 @@ Measured, at 1/4, 1/2 and all of the full size, each in a process of its own, wi
 
 A growth exponent is the slope of log(CPU time) over log(size): 1 is linear, 2 quadratic. CPU time is that of all
 processes, and depends less than wall time on what else the machine does. Memory is the peak of the largest process.
-The sizes above 1/4 are the same data with more of it, so that nothing else changes.
+Linux only.
 """
 
 import argparse
@@ -23,12 +23,13 @@ import itertools
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,10 +75,9 @@ def main() -> None:
             size = max(1, round(options.scale * share * full))
             loads.append(measure(task, size))
             print(format_load(loads[-1]), flush=True)
-    text = format_result(loads, options.machine, options.scale)
-    print(text)
-    if options.output:
-        options.output.write_text(text)
+            if options.output:  # now, so that what was measured is there if the rest takes too long
+                options.output.write_text(format_result(loads, options.machine, options.scale))
+    print(format_result(loads, options.machine, options.scale))
 
 
 def measure(task: str, size: int) -> Load:
@@ -103,12 +103,42 @@ def measure(task: str, size: int) -> Load:
 def work(task: str, size: int, folder: Path) -> dict[str, float]:
     """Do a task and return what it took, without imports."""
     do = prepare(task, size, folder)
-    start, cpu = time.perf_counter(), count_cpu()
+    watch = Watch()
+    start, cpu = time.perf_counter(), sum(watch.look().values())
+    threading.Thread(target=watch.keep_looking, daemon=True).start()
     do()
-    wall, cpu = time.perf_counter() - start, count_cpu() - cpu
-    usages = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    kilobytes = max(usages) / (1024 if sys.platform == "darwin" else 1)
-    return {"wall": wall, "cpu": cpu, "peak": kilobytes / 1024}
+    wall, cpu = time.perf_counter() - start, sum(watch.look().values()) - cpu
+    return {"wall": wall, "cpu": cpu, "peak": watch.peak}
+
+
+class Watch:
+    """CPU seconds and peak memory of this process and all below it, by /proc: also of workers that have ended since.
+
+    The workers of a sweep are not children of this process, so that `resource` does not count them.
+    """
+
+    def __init__(self) -> None:
+        self.cpu: dict[int, float] = {}
+        self.peak = 0.0
+
+    def keep_looking(self) -> None:
+        while True:
+            self.look()
+            time.sleep(0.2)
+
+    def look(self) -> dict[int, float]:
+        """Return the CPU seconds of every process seen so far."""
+        pids = [os.getpid()]
+        for pid in pids:
+            with suppress(OSError):  # it may end at any time
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                self.cpu[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                status = Path(f"/proc/{pid}/status").read_text()
+                megabytes = [int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+                self.peak = max(self.peak, *megabytes, 0.0)
+                for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                    pids += map(int, children.read_text().split())
+        return self.cpu
 
 
 def prepare(task: str, size: int, folder: Path) -> Callable[[], object]:
@@ -148,12 +178,6 @@ def run_quietly(command: Callable[[], None]) -> None:
             raise
     finally:
         sys.stdout = stdout
-
-
-def count_cpu() -> float:
-    """Return the CPU seconds of this process and of its children that have ended."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def write_images(root: Path, count: int) -> None:
@@ -200,6 +224,8 @@ def format_result(loads: Sequence[Load], machine: str, scale: float) -> str:
     ]
     for task, group in itertools.groupby(loads, lambda load: load.task):
         own = list(group)
+        if len(own) < len(SHARES):
+            continue
         cpu, peak = find_exponent(own, lambda load: load.cpu), find_exponent(own, lambda load: load.peak)
         mark = " **superlinear**" if cpu > MAX_EXPONENT else ""
         lines.append(f"| {task} | {cpu:.2f}{mark} | {peak:.2f} | {1000 * own[-1].cpu / own[-1].size:.2f} ms |")

@@ -157,15 +157,12 @@ def plan_recipe(
                 plan = plan_sweep(
                     spec,
                     runs_folder / subfolder,
+                    first_trial=scale.first_trial,
                     placement={**placement, "keep_perturbations": row.keep_perturbations},
                     on_data=on_data,
                     datasets=cache,
                 )
-                runs = {
-                    replace(run, name=f"{subfolder}/{run.name}"): config
-                    for run, config in plan.items()
-                    if run.trial >= scale.first_trial
-                }
+                runs = {replace(run, name=f"{subfolder}/{run.name}"): config for run, config in plan.items()}
                 row_plans.append(RowPlan(row, dataset, block.selection, runs))
     return RecipePlan(recipe, scale, folder, tuple(row_plans), skipped, data_dir, is_sequential=is_sequential)
 

@@ -29,6 +29,7 @@ def plan_sweep(
     spec: SweepSpec,
     folder: Path,
     *,
+    first_trial: int = 0,
     placement: Mapping[str, Any] | None = None,
     on_data: OnProgress = ignore_progress,
     datasets: DatasetCache | None = None,
@@ -36,11 +37,13 @@ def plan_sweep(
     """Plan every run, trial by trial, so that a sweep that stops early is a complete one of fewer trials.
 
     Args:
+        first_trial: leave out the trials before it.
         placement: settings of `RunConfig` for where and how runs compute, which are not part of the spec: data_dir,
             device, threads, logger, keep_perturbations.
         datasets: where the datasets come from; share one between several plans to build their data once.
     """
-    draw_count = spec.trials * sum(map(spec.count_draws, spec.algorithms))
+    trials = range(first_trial, spec.trials)
+    draw_count = len(trials) * sum(map(spec.count_draws, spec.algorithms))
     check_plan_size(draw_count * len(spec.datasets))  # before data is read, which may take minutes
     space = read_space(spec.space)
     cache = datasets or DatasetCache()
@@ -69,7 +72,7 @@ def plan_sweep(
             raise unknown_choice("hyperparameter", key, names)
     return dict(
         _plan_run(replace(config, **placement, test_domains=tested), dataset, folder)
-        for trial in range(spec.trials)
+        for trial in trials
         for name, dataset in by_name.items()
         for draw in range(max(map(len, draws.values())))
         for algorithm, points in draws.items()

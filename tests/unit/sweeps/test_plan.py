@@ -180,6 +180,14 @@ def test_unknown_names(values: dict[str, Any], message: str) -> None:
         make_plan(**values)
 
 
+def test_trials_before_the_first_are_left_out() -> None:
+    spec = SweepSpec(("four",), ("erm", "mat"), draws=2, trials=3)
+    later = plan_sweep(spec, Path("folder"), first_trial=1)
+    everything = plan_sweep(spec, Path("folder"))
+    assert later == {run: config for run, config in everything.items() if run.trial >= 1}
+    assert list(later) == list(everything)[len(everything) // 3 :]
+
+
 @pytest.mark.parametrize(
     ("values", "count"),
     [
