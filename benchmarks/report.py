@@ -50,7 +50,7 @@ def main() -> None:
 def write_runs(folder: Path, count: int) -> int:
     """Write run folders as training does; return the size of their records in bytes."""
     generator = random.Random(0)
-    seeds = itertools.product(range(10), range(3))
+    seeds = ((draw, trial) for draw in itertools.count() for trial in range(3))
     all_runs = (
         (dataset, method, tested, draw, trial)
         for draw, trial in seeds

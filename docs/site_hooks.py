@@ -56,6 +56,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "domainwise.training.loading.open_run",
         "domainwise.training.prediction.predict_images",
         "domainwise.training.prediction.Prediction",
+        "domainwise.training.model_evaluation.Count",
     ),
     "domainwise.sweeps": (
         "domainwise.SweepSpec",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from domainwise.training.config import RunConfig
     from domainwise.training.export import export_model
     from domainwise.training.loading import load_algorithm, load_model
+    from domainwise.training.model_evaluation import evaluate_models
     from domainwise.training.trainer import RunResult, Trainer, train
 
 __version__ = "0.3.0"
@@ -36,6 +37,7 @@ __all__ = [
     "SweepSpec",
     "Trainer",
     "UniversalPerturbation",
+    "evaluate_models",
     "export_model",
     "load_algorithm",
     "load_model",
@@ -59,6 +61,7 @@ __getattr__ = export_lazily(
         "SweepSpec": "sweeps.spec",
         "Trainer": "training.trainer",
         "UniversalPerturbation": "perturbations",
+        "evaluate_models": "training.model_evaluation",
         "export_model": "training.export",
         "load_algorithm": "training.loading",
         "load_model": "training.loading",

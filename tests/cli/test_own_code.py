@@ -170,8 +170,15 @@ def test_nothing_in_the_current_folder_is_imported_unless_it_is_named(folder: Pa
     for module in ("timm", "ray", "own_things"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported')\n")
     config = {
-        "dataset": "silhouettes", "algorithm": "own_things:Own", "network": "small_cnn", "trial_seed": 0,
-        "hparams": {}, "dataset_options": {}, "train_domains": ["a"], "test_domains": ["b"], "batch_size": 8,
+        "dataset": "silhouettes",
+        "algorithm": "own_things:Own",
+        "network": "small_cnn",
+        "trial_seed": 0,
+        "hparams": {},
+        "dataset_options": {},
+        "train_domains": ["a"],
+        "test_domains": ["b"],
+        "batch_size": 8,
     }
     data = {"input_shape": [3, 32, 32], "classes": ["x", "y"], "train_domains": ["a"]}
     (folder / "run" / "config.json").write_text(json.dumps({"schema": 1, "config": config, "data": data}))

@@ -136,11 +136,12 @@ def test_unfinished_runs_are_included_on_request(sweep: Path) -> None:
 
 def test_extra_columns_and_comparisons(sweep: Path) -> None:
     text = stdout_of(
-        *(sweep, "--column", "worst", "--column", "gap", "--paper", "--compare-to", "erm"),
+        *(sweep, "--column", "worst", "--columns", "gap", "--paper", "--compare-to", "erm"),
         *("--selection", "test_domain", "--selection", "training_domain", "--format", "markdown"),
     )
     assert "| method | art | cartoon | sketch | Avg | worst | gap | training |" in text
     assert "| method | art | cartoon | sketch | Avg | worst | gap |\n" in text
+    assert "| method | toy | worst | gap |\n" in text
     assert "The paper has no numbers for this table." in text
     assert "| mat | +5.0 | 1 | 1 | inconclusive | — |" in text
 

@@ -144,7 +144,7 @@ def test_pictures_that_could_not_be_drawn(sweep: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for run in sweep.iterdir():
         (run / "best.safetensors").touch()
-    with pytest.warns(UserWarning, match="no pictures of toy: "):
+    with pytest.warns(UserWarning, match="Pictures of toy: could not be drawn: "):
         result = invoke(sweep, "-o", page, "--pictures")
     assert result.exit_code == 0
     assert "data:image" not in page.read_text()

@@ -50,6 +50,12 @@ def test_run_extend_status_and_report(domainwise: Cli, tmp_path: Path) -> None:
     assert "done: 6 of 6 runs" in extended.out
     runs = read_runs(folder)
     assert {name: runs[name].records_file.stat().st_mtime_ns for name in times} == times
+    against = domainwise("robustness", "--against-epsilon", folder, "-o", tmp_path / "epsilon.png", "--json")
+    assert against.code == 0, against.err
+    # ERM's draws compete for one point; of the others, every sampled epsilon is one.
+    epsilons = [(row["method"], row["epsilon"]) for row in json.loads(against.out) if row["domain"] == "average"]
+    assert [method for method, _ in epsilons] == ["erm", "mat", "mat", "uat", "uat"]
+    assert len(set(epsilons)) == 5
     report = domainwise("report", folder, "--format", "json")
     assert report.code == 0, report.err
     tables = json.loads(report.out)["tables"]
@@ -218,6 +224,8 @@ def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
         (["--space", "papper"], "unknown search space 'papper'; did you mean 'paper'?"),
         (["--space", "paper"], "search space paper has no rule for erm on silhouettes"),
         (["--draws", "0"], "draws must be at least 1, got 0"),
+        (["--draws", "1000000000"], "the sweep would have 2,000,000,000 runs, and at most 100,000 are possible; "),
+        (["--trials", "1000000000", "--dry-run"], "the sweep would have 2,000,000,000 runs"),
         (["--engine", "sge"], "unknown engine 'sge'"),
         (["--engine", "slurm"], "--engine slurm and --write-script FILE must be given together"),
         (["--search", "racing", "--draws", "2"], "unknown search 'racing'; did you mean 'race'?"),

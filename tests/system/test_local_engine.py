@@ -63,6 +63,7 @@ def make_configs(folder: Path, algorithm: type, count: int, steps: int = 2, thre
 
 def test_workers_are_reused_and_share_cpus_and_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start_fork_server()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     # Set after the server has started.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("DOMAINWISE_TEST", "7")
@@ -82,6 +83,10 @@ def test_workers_are_reused_and_share_cpus_and_gpus(tmp_path: Path, monkeypatch:
     (last,) = run_all(make_configs(tmp_path / "last", Reporting, 1, threads=None), EngineCallbacks(total=6), workers=2)
     assert last is not None
     assert last.last["terms"]["threads"] == max(1, available_cpus() // 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (alone,) = run_all(make_configs(tmp_path / "alone", Reporting, 1, threads=None), workers=1)
+    assert alone is not None
+    assert alone.last["terms"]["threads"] == 1
 
 
 def test_the_server_has_imported_torch_and_started_no_thread(tmp_path: Path) -> None:

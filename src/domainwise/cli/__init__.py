@@ -27,6 +27,7 @@ COMMANDS = (
     "perturbations",
     "robustness",
     "predict",
+    "evaluate",
     "export",
     "push",
     "average",

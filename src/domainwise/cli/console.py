@@ -234,6 +234,7 @@ class SweepProgress:
         self.console, self.steps = console, steps
         self.statuses: dict[PlannedRun, RunStatus] = {}
         self.reported: set[PlannedRun] = set()
+        self.ended: set[PlannedRun] = set()
         self.start_time, self.start_fraction = time.monotonic(), 0.0
         self.share = 1.0
         self.live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=4)
@@ -249,23 +250,28 @@ class SweepProgress:
         """Show these runs from now on; the table appears with the first of them."""
         self.statuses = dict.fromkeys(runs, RunStatus("pending"))
         self.reported.clear()
+        self.ended.clear()
+        self.shares = 0.0
         if self.statuses and self.console.is_terminal:
             self.live.start()
 
     def expect(self, steps: int, shares: Sequence[float]) -> None:
         """Expect these shares of the steps of the runs, because a race stops some of them early."""
         self.steps = self.steps or steps
+        self.shares = sum(map(self._share, self.statuses.values()))
         self.share = sum(shares) / len(shares)
 
     def update(self, run: PlannedRun, status: RunStatus) -> None:
         """Show the new status of a run; its first one is stored, and the clock starts after it."""
+        # Counted as they change: to count all runs again for each of them would take hours in a sweep of 100,000.
+        self.shares += self._share(status) - (self._share(self.statuses[run]) if run in self.statuses else 0.0)
+        (self.ended.add if status.state in _ENDED else self.ended.discard)(run)
         self.statuses[run] = status
         if run not in self.reported:
             self.reported.add(run)
             self.start_time, self.start_fraction = time.monotonic(), self._fraction()
         elif status.state in _ENDED:
-            finished = sum(each.state in _ENDED for each in self.statuses.values())
-            place = f"{finished}/{len(self.statuses)} {run.name}: "
+            place = f"{len(self.ended)}/{len(self.statuses)} {run.name}: "
             if status.state == "failed":
                 self.console.print_line(place, ("failed", "red"), f": {status.error}")
             else:
@@ -282,11 +288,12 @@ class SweepProgress:
 
     def _fraction(self) -> float:
         """Return the share of all steps that are done; a failed run has none left."""
-        shares = [
-            1.0 if each.state in ("done", "failed") else min(1.0, each.step / self.steps) if self.steps else 0.0
-            for each in self.statuses.values()
-        ]
-        return min(1.0, sum(shares) / (len(shares) * self.share)) if shares else 1.0
+        return min(1.0, self.shares / (len(self.statuses) * self.share)) if self.statuses else 1.0
+
+    def _share(self, status: RunStatus) -> float:
+        if status.state in ("done", "failed"):
+            return 1.0
+        return min(1.0, status.step / self.steps) if self.steps else 0.0
 
 
 def status_table(statuses: Mapping[PlannedRun, RunStatus]) -> Table:

@@ -29,6 +29,12 @@ Budget = Annotated[
     str | None, typer.Option(help="Time for --until-decided, such as 45min, 3h or 1h30min (default: no limit).")
 ]
 Workers = Annotated[int, typer.Option(help="Number of runs at a time.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of CPU threads per run (default: the CPUs, shared by the workers; at most $OMP_NUM_THREADS)."
+    ),
+]
 
 # Dataset options that most users need, as options of their own.
 _SHORTCUTS = {

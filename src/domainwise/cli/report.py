@@ -59,7 +59,10 @@ def report(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="Extra column: worst, gap or training. Repeatable.", autocompletion=lambda: _complete("column")
+            "--column",
+            "--columns",
+            help="Extra column: worst, gap or training. Repeatable.",
+            autocompletion=lambda: _complete("column"),
         ),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's numbers next to ours.")] = False,

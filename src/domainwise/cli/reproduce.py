@@ -20,7 +20,7 @@ from domainwise.cli.console import (
     print_text,
     show_status,
 )
-from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Workers
+from domainwise.cli.options import AsJson, Budget, DataDir, Device, Quiet, Threads, Workers
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.recipe import (
     RecipeCost,
@@ -99,6 +99,7 @@ def reproduce(
     device: Device = "auto",
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
     workers: Workers = 2,
+    threads: Threads = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster address (default: start a local one).")] = None,
     gpus_per_run: Annotated[float, typer.Option(help="GPUs that Ray reserves per run; may be a fraction.")] = 0.0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and results.")] = Path(
@@ -151,6 +152,7 @@ def reproduce(
         "margin": margin,
         "settings": {} if weights is None else {"weights": weights},
         "device": device,
+        "threads": threads,
     }
     console = make_console(quiet, stderr=True)
     if dry_run:
@@ -212,7 +214,7 @@ def show_progress(
 
     def update(run: "PlannedRun", status: "RunStatus") -> None:
         progress.update(run, status)
-        if all(each.state in ("done", "failed") for each in progress.statuses.values()):
+        if len(progress.ended) == len(progress.statuses):
             progress.__exit__()
 
     def start_round(runs: "Plan") -> None:
@@ -309,7 +311,7 @@ def _format_cost(cost: RecipeCost) -> str:
 def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: PlainConsole) -> None:
     """Print per recipe what is skipped, the number of runs and the time they take, from a few measured steps."""
     from domainwise.storage.run_folder import RunFolder
-    from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
+    from domainwise.sweeps.time_estimate import RunCosts, describe_unmeasured, estimate_seconds
 
     costs: RunCosts = {}
     for plan in plans:
@@ -325,6 +327,8 @@ def _print_estimates(plans: "Sequence[RecipePlan]", workers: int, console: Plain
                         configs, workers, lambda task: update(f"measuring a few steps of {task}"), costs
                     )
                     text += f"; estimated: {format_duration(seconds)} with {workers} runs at a time"
+                    note = describe_unmeasured(configs, costs)
+                    text += f" ({note})" if note else ""
                 except DomainwiseError as error:
                     text += f"; could not estimate the time: {error}"
         console.print_line(text)

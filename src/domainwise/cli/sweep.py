@@ -302,7 +302,7 @@ def _print_estimate(
 ) -> None:
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.race import plan_races
-    from domainwise.sweeps.time_estimate import estimate_seconds
+    from domainwise.sweeps.time_estimate import RunCosts, describe_unmeasured, estimate_seconds
     from domainwise.training.command import train_command
     from domainwise.training.registry import DatasetCache
 
@@ -319,11 +319,14 @@ def _print_estimate(
             console.print_line(note)
     if not configs:
         return
+    costs: RunCosts = {}
     with show_status(console, "measuring a few steps") as update:
         seconds = estimate_seconds(
-            configs, workers, lambda task: update(f"measuring a few steps of {task}"), datasets=datasets
+            configs, workers, lambda task: update(f"measuring a few steps of {task}"), costs, datasets
         )
     console.print_line(f"estimated: {format_duration(seconds)} on this machine, {workers} runs at a time")
+    if note := describe_unmeasured(configs, costs):
+        console.print_line(note)
     command = train_command(next(config for run, config in plan.items() if run not in ended))
     console.print_line(f"for example: {command}")
 

@@ -80,14 +80,17 @@ def label_runs(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     Args:
         settings: settings of each run's config.json. Sampled hyperparameters appear as the number of the draw.
     """
-    distinctive = [_get_label_settings(each) for each in settings]
-    labels = []
-    for each, own in zip(settings, distinctive, strict=True):
-        method = str(each["algorithm"])
-        siblings = [other for run, other in zip(settings, distinctive, strict=True) if run["algorithm"] == method]
-        differing = [name for name in own if any(other.get(name, own[name]) != own[name] for other in siblings)]
-        labels.append(", ".join([method.rpartition(":")[2], *(f"{name} {own[name]}" for name in differing)]))
-    return labels
+    distinctive = [(str(each["algorithm"]), _get_label_settings(each)) for each in settings]
+    first: dict[tuple[str, str], Any] = {}
+    differing: set[tuple[str, str]] = set()
+    for method, own in distinctive:
+        for name, value in own.items():
+            if first.setdefault((method, name), value) != value:
+                differing.add((method, name))
+    return [
+        ", ".join([method.rpartition(":")[2], *(f"{name} {own[name]}" for name in own if (method, name) in differing)])
+        for method, own in distinctive
+    ]
 
 
 def _get_label_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

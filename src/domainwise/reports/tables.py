@@ -74,11 +74,11 @@ def build_averages_table(
     With a single dataset there is no column for the average over datasets.
     """
     datasets = tuple(grid.dataset for grid in grids)
-    has_average, has_training = len(grids) > 1, "training" in extra
+    has_average, extras = len(grids) > 1, [kind for kind in EXTRA_COLUMNS if kind in extra]
     columns = (
         *(Column(name, "average_over_trials", name) for name in datasets),
         *([Column("Avg", "average_of_datasets")] if has_average else []),
-        *([Column("training", "training")] if has_training else []),
+        *(Column(kind, kind) for kind in extras),
     )
     trials = dict(selected.group_by("dataset").agg(pl.col("trial").n_unique()).iter_rows())
     rows = []
@@ -89,12 +89,12 @@ def build_averages_table(
             for grid, table in zip(grids, tables, strict=True)
         ]
         average = [_average_datasets(cells, datasets)] if has_average else []
-        training = [_training_cell(models, datasets)] if has_training else []
-        rows.append(Row(algorithm, (*cells, *average, *training)))
+        extra_cells = (_combine_extra(kind, tables, algorithm) for kind in extras)
+        rows.append(Row(algorithm, (*cells, *average, *extra_cells)))
     notes = (
         "Mean over test domains per trial, then mean ± standard error over trials.",
         *(["Avg: mean over datasets."] if has_average else []),
-        *([EXTRA_COLUMNS["training"]] if has_training else []),
+        *(EXTRA_COLUMNS[kind] for kind in extras),
         footnotes.describe_selection(selection),
         *footnotes.format_reasons(footnotes.collect_reasons(rows, datasets), Grid("", algorithms, datasets)),
     )
@@ -160,8 +160,16 @@ def _average_datasets(cells: Sequence[Cell], datasets: Sequence[str]) -> Cell:
     return replace(average, reason=f"not all test domains of {', '.join(partial)}", is_partial=True)
 
 
-def _training_cell(models: pl.DataFrame, datasets: Sequence[str]) -> Cell:
-    by_dataset = models.group_by("dataset").agg(pl.col("training").mean(), missing=pl.col("training").null_count())
-    if by_dataset.height < len(datasets) or by_dataset["missing"].sum():
+def _combine_extra(kind: Kind, tables: Sequence[Table], algorithm: str) -> Cell:
+    """Return an extra column of all datasets' tables in one cell: the lowest `worst`, the mean of any other."""
+    means = [
+        cell.mean
+        for table in tables
+        for row in table.rows
+        if row.algorithm == algorithm
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if column.kind == kind and cell.mean is not None
+    ]
+    if len(means) < len(tables):
         return Cell(None, reason="not available for every dataset")
-    return Cell(100 * statistics.fmean(by_dataset["training"].to_list()))
+    return Cell(min(means) if kind == "worst" else statistics.fmean(means))

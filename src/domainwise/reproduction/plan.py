@@ -122,6 +122,7 @@ def plan_recipe(
     rows: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
+    threads: int | None = None,
     on_data: OnProgress = ignore_progress,
     cache: DatasetCache | None = None,
     is_sequential: bool = False,
@@ -133,13 +134,15 @@ def plan_recipe(
         runs_folder: where the runs are; recipes with the same `runs_folder` share runs.
         datasets, rows: the recipe's datasets and rows to run (default: all).
         settings: replace the scale's settings; `weights` only for networks that are not trained from scratch.
+        threads: CPU threads per run (default: the engine's).
         cache: builds the datasets; share one between several plans.
         is_sequential: see `RecipePlan`.
     """
     row_plans: list[RowPlan] = []
     skipped: dict[str, str] = {}
     cache = cache or DatasetCache()
-    placement = {"device": device} if data_dir is None else {"device": device, "data_dir": data_dir}
+    given = {"device": device, "data_dir": data_dir, "threads": threads}
+    placement = {name: value for name, value in given.items() if value is not None}
     for block in scale.select_blocks(recipe):
         for dataset in [name for name in block.datasets if not datasets or name in datasets]:
             run_settings = _merge_settings(scale, dataset, settings or {})
@@ -154,15 +157,12 @@ def plan_recipe(
                 plan = plan_sweep(
                     spec,
                     runs_folder / subfolder,
+                    first_trial=scale.first_trial,
                     placement={**placement, "keep_perturbations": row.keep_perturbations},
                     on_data=on_data,
                     datasets=cache,
                 )
-                runs = {
-                    replace(run, name=f"{subfolder}/{run.name}"): config
-                    for run, config in plan.items()
-                    if run.trial >= scale.first_trial
-                }
+                runs = {replace(run, name=f"{subfolder}/{run.name}"): config for run, config in plan.items()}
                 row_plans.append(RowPlan(row, dataset, block.selection, runs))
     return RecipePlan(recipe, scale, folder, tuple(row_plans), skipped, data_dir, is_sequential=is_sequential)
 
@@ -223,7 +223,7 @@ def _name_runs(row: Row, spec: SweepSpec, block: Block, defaults: Mapping[str, A
 def _resolve_defaults(spec: SweepSpec, row: Row, placement: Mapping[str, Any], cache: DatasetCache) -> dict[str, Any]:
     """Return every setting and hyperparameter of the row's first draw if the row fixed none."""
     settings = {name: value for name, value in spec.settings.items() if name not in row.settings}
-    plain = replace(spec, trials=1, hparams={}, settings=settings)
+    plain = replace(spec, draws=1, trials=1, hparams={}, settings=settings)
     config = next(iter(plan_sweep(plain, Path(), placement=placement, datasets=cache).values()))
     resolved, _ = resolve_config(config, cache.build(config))
     return {**vars(resolved), **resolved.hparams}

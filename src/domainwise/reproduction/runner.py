@@ -71,6 +71,7 @@ def reproduce(
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
+    threads: int | None = None,
     engine: Engine | None = None,
     retry_failed: bool = False,
     report_only: bool = False,
@@ -94,6 +95,7 @@ def reproduce(
         on: run the recipes on this dataset, a name or a path, instead of the paper's.
         margin: largest difference without practical importance, in points (default: the recipe's, 1).
         settings: fields of `RunConfig` that replace the scale's; `weights` only for pretrained networks.
+        threads: CPU threads per run (default: the CPUs, shared by the workers).
         engine: see `domainwise.sweeps.runner.make_engine` (default: two worker processes).
         retry_failed: also run what failed before.
         report_only: run nothing, and report the finished runs; after `until_decided`, those of all trials.
@@ -125,6 +127,7 @@ def reproduce(
         margin=margin,
         settings=settings,
         device=device,
+        threads=threads,
         on_data=callbacks.on_data,
     )
     if until_decided and not report_only:
@@ -216,6 +219,7 @@ def plan_recipes(
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
+    threads: int | None = None,
     on_data: OnProgress = ignore_progress,
 ) -> list[RecipePlan]:
     """Plan the runs of recipes, with the arguments of `reproduce`; a dataset that cannot be opened is skipped."""
@@ -245,6 +249,7 @@ def plan_recipes(
             rows=rows,
             settings=settings,
             device=device,
+            threads=threads,
             on_data=on_data,
             cache=cache,
             is_sequential=is_sequential,
@@ -268,25 +273,29 @@ def run_recipe_plans(
 ) -> Reproduction:
     """Run all plans together, so that workers start once, and write each result as soon as its runs have ended."""
     results: dict[str, RecipeResult] = {}
-    ended: set[Path] = set()
     errors: dict[PlannedRun, str] = {}
-    unwritten = list(plans)
     runs = merge_plans(plan.runs for plan in plans)
+    # The folders of each plan's runs that have not ended.
+    waiting = [(plan, {run.folder for run in plan.runs}) for plan in plans]
+    unended = {run.folder for run in runs}
 
     def write_ended() -> None:
-        for plan in [plan for plan in unwritten if report_only or all(run.folder in ended for run in plan.runs)]:
-            unwritten.remove(plan)
-            results[plan.recipe.key] = write_result(plan, callbacks.on_data)
-            callbacks.on_result(results[plan.recipe.key])
+        for plan, left in waiting[:]:
+            if report_only or not left:
+                waiting.remove((plan, left))
+                results[plan.recipe.key] = write_result(plan, callbacks.on_data)
+                callbacks.on_result(results[plan.recipe.key])
 
     def on_status(run: PlannedRun, status: RunStatus) -> None:
         callbacks.on_status(run, status)
         if status.state == "failed":
             errors[run] = status.error
         if status.state in ("done", "failed"):
-            ended.add(run.folder)
+            unended.discard(run.folder)
+            for _, left in waiting:
+                left.discard(run.folder)
             # What is left after the last run is written below, when callbacks show no runs any more.
-            if len(ended) < len(runs):
+            if unended:
                 write_ended()
 
     check_seedings(runs)

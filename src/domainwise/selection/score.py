@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from domainwise.selection.statistics import binomial_variance
+
 
 def selection_score(record: Mapping[str, Any]) -> float:
     """Return the score that a run's best model has the highest of: `validation` if there is one, else `training`."""
@@ -32,7 +34,7 @@ def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ())
 
     The training domains are the same for every draw, so how much they differ from each other says nothing about how
     well two draws can be told apart; the number of holdout images does. The error is therefore binomial, domain by
-    domain. Its variance is taken at (correct + 1) / (images + 2), or a perfect holdout would have no error at all.
+    domain.
 
     Args:
         holdout_sizes: number of holdout images per training domain. Without them, the error is that of the mean over
@@ -44,9 +46,7 @@ def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ())
     accuracies = np.asarray(values, dtype=np.float64)
     if len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
         return float(accuracies.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    sizes = np.asarray(holdout_sizes)
-    rates = (accuracies * sizes + 1) / (sizes + 2)
-    return float(np.sqrt(np.sum(rates * (1 - rates) / sizes)) / len(values))
+    return float(np.sqrt(np.sum(binomial_variance(accuracies, holdout_sizes))) / len(values))
 
 
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:

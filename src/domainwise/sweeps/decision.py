@@ -263,14 +263,14 @@ def run_sweep_until_decided(
 
     def plan_trial(method: str, trial: int) -> Plan:
         if trial not in trials:
-            plan = plan_sweep(
+            trials[trial] = plan_sweep(
                 replace(spec, trials=trial + 1),
                 sweep.path,
+                first_trial=trial,
                 placement=placement,
                 on_data=callbacks.on_data,
                 datasets=datasets,
             )
-            trials[trial] = {run: config for run, config in plan.items() if run.trial == trial}
         return {run: config for run, config in trials[trial].items() if run.algorithm in (method, baseline)}
 
     def judge() -> Mapping[str, Judgement]:

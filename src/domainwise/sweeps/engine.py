@@ -82,3 +82,11 @@ def format_failure(error: BaseException) -> str:
 def available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_cpus(runs: int) -> int:
+    """Return the threads that each of `runs` at a time gets: an equal share of the CPUs, at most $OMP_NUM_THREADS."""
+    share = max(1, available_cpus() // max(1, runs))
+    # OpenMP also allows one number per level of nesting; the first is what torch uses.
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(share, int(limit)) if limit.isdecimal() and int(limit) else share

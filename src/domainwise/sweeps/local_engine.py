@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, available_cpus, format_failure, train_when_free
+from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, format_failure, share_cpus, train_when_free
 from domainwise.sweeps.fork_server import start_fork_server, worker_context
 from domainwise.training import RunConfig, RunInterrupted, RunResult
 from domainwise.training.device import keep_freed_memory
@@ -31,10 +31,10 @@ def run_all(
 ) -> list[RunResult | None]:
     """Train every config, `workers` at a time, and return the results in order, with None for a run that failed.
 
-    The workers share the CPUs equally, and each gets one of the GPUs.
+    The workers share the CPUs equally (see `share_cpus`), and each gets one of the GPUs.
     """
     callbacks = callbacks or EngineCallbacks()
-    threads = max(1, available_cpus() // max(1, min(workers, max(len(configs), callbacks.total))))
+    threads = share_cpus(min(workers, max(len(configs), callbacks.total)))
     return _Pool(configs, max(1, min(workers, len(configs))), threads, callbacks).run()
 
 

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.sweeps.engine import MAX_ATTEMPTS, EngineCallbacks, available_cpus, format_failure, train_when_free
+from domainwise.sweeps.engine import (
+    MAX_ATTEMPTS,
+    EngineCallbacks,
+    available_cpus,
+    format_failure,
+    share_cpus,
+    train_when_free,
+)
 from domainwise.training import RunConfig, RunFolder, RunResult
 from domainwise.training.device import keep_freed_memory
 from domainwise.training.registry import DatasetCache
@@ -102,7 +109,7 @@ class _Driver:
         results: Results,
     ) -> None:
         self.ray, self.workers, self.callbacks = ray, workers, callbacks
-        threads = max(1, available_cpus() // workers)
+        threads = share_cpus(workers)
         self.configs = [replace(config, threads=config.threads or threads) for config in configs]
         self.folders = [Path(config.folder()).resolve() for config in configs]
         self.queue = deque(range(len(configs)))

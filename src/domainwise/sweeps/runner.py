@@ -15,7 +15,7 @@ from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps import local_engine, ray_engine
 from domainwise.sweeps.engine import Engine, EngineCallbacks
 from domainwise.sweeps.fork_server import start_fork_server
-from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.plan import Plan, check_plan_size, plan_sweep
 from domainwise.sweeps.race import Race, plan_races
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunResult
@@ -300,6 +300,7 @@ def plan_best_runs(sweep: Path, plan: Plan, selection: str, seeds: Sequence[int]
     test_domains: dict[str, list[str]] = {}
     for run, domain in best.select("run", "test_domain").iter_rows():
         test_domains.setdefault(Path(run).name, []).append(domain)
+    check_plan_size(len(seeds) * len(test_domains))
     by_name = {run.name: run for run in plan}
     repeated: Plan = {}
     for seed in seeds:

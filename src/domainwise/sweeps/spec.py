@@ -1,6 +1,7 @@
 """`SweepSpec`: the datasets and methods that a sweep compares, how often, and the settings that all its runs share."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -126,10 +127,15 @@ class SweepSpec:
 
     def list_draws(self, algorithm: str) -> list[dict[str, Any]]:
         """Return the values that each draw of a method takes from the grid; without a grid, `draws` times none."""
-        if not self.grid:
-            return [{} for _ in range(self.draws)]
+        return list_points(self._own_grid(algorithm)) if self.grid else [{} for _ in range(self.draws)]
+
+    def count_draws(self, algorithm: str) -> int:
+        """Return the length of `list_draws`, which may be more than fits into memory."""
+        return math.prod(map(len, self._own_grid(algorithm).values())) if self.grid else self.draws
+
+    def _own_grid(self, algorithm: str) -> dict[str, tuple[Any, ...]]:
         fields = self.hparams_class(algorithm).fields()
-        return list_points({name: values for name, values in self.grid.items() if name in fields})
+        return {name: values for name, values in self.grid.items() if name in fields}
 
     def as_plain(self) -> dict[str, Any]:
         """Return the spec as values that TOML can hold; TOML has no None."""

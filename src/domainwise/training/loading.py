@@ -218,7 +218,7 @@ def load_model(
     network: AnyNetwork | None = None,
     hub: str | Path | None = None,
 ) -> nn.Module:
-    """Load the network of a run, in eval mode. It maps images in [0, 1] to logits.
+    """Load the network of a run, in eval mode. It maps images in [0, 1] to logits of its `classes`, a tuple of names.
 
     Args:
         run: run folder, or a model on the Hugging Face Hub: `hf:owner/name` or `hf:owner/name@revision`.
@@ -231,6 +231,8 @@ def load_model(
     folder = RunFolder(find_run(run, which, hub))
     model = rebuild_algorithm(folder.path, algorithm, network).network
     _load_state(model, folder.read_weights(which), folder)
+    if not hasattr(model, "classes"):  # someone's own network may have a layer of this name
+        model.classes = tuple(folder.read_config()["data"]["classes"])  # type: ignore[assignment]
     return model.eval()
 
 

@@ -374,6 +374,19 @@ def test_the_figure_of_ranks_names_every_run(ranks: dict[str, list[Ranks]]) -> N
     assert len(figure.axes[1].lines) == len(METHODS)
 
 
+def test_the_figure_of_ranks_of_domains_with_different_numbers_of_images() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ranks = [
+        compute_ranks(torch.randn(count, 3, 8, 8, generator=generator), "run", "at", name)
+        for name, count in (("a", 5), ("b", 9))
+    ]
+    figure = plot_ranks(ranks)
+    assert figure.axes[0].get_title() == "over a domain's images: 5 to 9 x 64 per channel"
+    (spectrum,) = figure.axes[1].get_lines()
+    both = (ranks[0].stacked_spectrum.mean(0).tolist() + [0.0] * 4, ranks[1].stacked_spectrum.mean(0).tolist())
+    assert spectrum.get_ydata() == pytest.approx([(one + other) / 2 for one, other in zip(*both, strict=True)])
+
+
 def test_ranks_over_no_images_raise_an_error(tmp_path: Path) -> None:
     config = RunConfig(algorithm="uat", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "r")
     with pytest.raises(DomainwiseError, match="images must be at least 1"):

@@ -136,6 +136,22 @@ def test_worst_gap_and_training() -> None:
     assert cell_of(by_validation, "erm", "gap") == Cell(None, reason="no holdout accuracy")
 
 
+def test_worst_gap_and_training_of_several_datasets() -> None:
+    records = [
+        *on_each("erm", (0.5, 0.6, 0.7), training=0.9),
+        *on_each("erm", (0.9, 0.7), dataset="other", domains=("a", "b"), training=0.8),
+        *on_each("mat", (0.7, 0.8, 0.9), training=0.9),
+    ]
+    table = table_of(runs_of(records), "Averages", columns=["worst", "gap", "training"])
+    assert [column.name for column in table.columns] == ["other", "toy", "Avg", "worst", "gap", "training"]
+    assert cell_of(table, "erm", "worst").mean == pytest.approx(50.0)
+    assert cell_of(table, "erm", "gap").mean == pytest.approx((30.0 + 0.0) / 2)
+    assert cell_of(table, "erm", "training").mean == pytest.approx(85.0)
+    for name in ("worst", "gap", "training"):
+        assert cell_of(table, "mat", name) == Cell(None, reason="not available for every dataset")
+        assert any(note.startswith(f"{name}: ") for note in table.footnotes)
+
+
 def test_selection_by_the_test_domain_always_has_training_accuracy() -> None:
     records = [run("ldat", name, 0.7, training=0.376) for name in DOMAINS]
     for title in ("toy", "Averages"):

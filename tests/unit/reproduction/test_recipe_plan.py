@@ -139,6 +139,11 @@ def test_rows_can_be_restricted(data: Path, tmp_path: Path) -> None:
     assert [row_plan.row.name for row_plan in planned.row_plans] == ["at", "mat, eta 0.1"]
 
 
+def test_threads_reach_every_run(data: Path, tmp_path: Path) -> None:
+    planned = plan("table_8", "smoke", tmp_path, data, threads=3)
+    assert {config.threads for config in planned.runs.values()} == {3}
+
+
 def test_full_scale_settings(data: Path, tmp_path: Path) -> None:
     full = plan("table_1", "full", tmp_path, data, settings={"weights": "none", "steps": 3})
     configs = {config.dataset_name: config for config in full.runs.values()}

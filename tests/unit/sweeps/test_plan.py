@@ -11,7 +11,7 @@ from PIL import Image
 
 from domainwise.data import Dataset, Domain
 from domainwise.errors import DomainwiseError
-from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.plan import MAX_RUNS, Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
 
 NAMES = ("art", "cartoon", "photo", "sketch")
@@ -205,3 +205,31 @@ def test_link_has_its_own_name_unless_earlier_runs_have_its_targets(
         (f"v3-erm-{domain}-draw0-trial0", "v3") for domain in ("day", "night")
     ]
     assert {config.dataset_name for config in plan.values()} == {"v3"}
+
+
+def test_trials_before_the_first_are_left_out() -> None:
+    spec = SweepSpec(("four",), ("erm", "mat"), draws=2, trials=3)
+    later = plan_sweep(spec, Path("folder"), first_trial=1)
+    everything = plan_sweep(spec, Path("folder"))
+    assert later == {run: config for run, config in everything.items() if run.trial >= 1}
+    assert list(later) == list(everything)[len(everything) // 3 :]
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ({"draws": 10**9}, "1,000,000,000"),
+        ({"trials": 10**9}, "1,000,000,000"),
+        ({"draws": MAX_RUNS // 4 + 1}, "100,004"),  # four test domains
+        ({"algorithms": ("mat",), "grid": dict.fromkeys(("epsilon", "lr"), tuple(range(1, 1001)))}, "1,000,000"),
+    ],
+)
+def test_a_plan_that_is_too_large_is_refused_before_it_is_made(values: dict[str, Any], count: str) -> None:
+    with pytest.raises(DomainwiseError, match=f"the sweep would have {count} runs, and at most 100,000 are possible"):
+        make_plan(**values)
+
+
+def test_a_plan_that_is_too_large_is_refused_before_data_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.training.registry.DATASETS", {"four": lambda seed: pytest.fail("data was read")})
+    with pytest.raises(DomainwiseError, match="at most 100,000 are possible"):
+        make_plan(draws=MAX_RUNS + 1)

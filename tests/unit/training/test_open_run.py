@@ -1,15 +1,18 @@
 """`open_run` returns the data that a run was trained on."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from domainwise.data import Dataset, silhouettes, silhouettes_spurious
 from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
 from domainwise.training import RunConfig, train
-from domainwise.training.loading import open_run
+from domainwise.training.loading import load_model, open_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 
@@ -25,6 +28,38 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         output=tmp_path_factory.mktemp("r") / "run",
     )
     return train(config).folder
+
+
+def test_a_loaded_model_has_the_names_of_its_classes(run: Path) -> None:
+    model = load_model(run)
+    assert model.classes == ("cow", "camel")
+    assert "classes" not in model.state_dict()
+
+
+class OwnNetwork(nn.Module):
+    """A network with a layer named `classes`."""
+
+    def __init__(self, size: int, num_classes: int) -> None:
+        super().__init__()
+        self.num_features = size
+        self.featurizer = nn.Flatten()
+        self.classes = nn.Linear(size, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.classes(self.featurizer(x))
+        return logits
+
+
+def build_own_network(input_shape: Sequence[int], num_classes: int, dropout: float) -> nn.Module:
+    return OwnNetwork(math.prod(input_shape), num_classes)
+
+
+def test_a_layer_of_that_name_stays(tmp_path: Path) -> None:
+    options = {"train_count": 20, "test_count": 10, "image_size": 16}
+    config = RunConfig(
+        algorithm="erm", network=build_own_network, steps=1, batch_size=2, dataset_options=options, output=tmp_path
+    )
+    assert isinstance(load_model(train(config).folder, network=build_own_network).classes, nn.Linear)
 
 
 def test_the_data_gives_the_recorded_accuracy(run: Path) -> None:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from domainwise.explain.perturbations import PerturbationHistory, PerturbationSummary, Ranks, compute_rank
 
@@ -182,18 +183,25 @@ def plot_ranks(ranks: Sequence[Ranks]) -> Figure:
     figure = Figure((11, 2.6 + 2 * max(2.2, 0.5 * len(runs) + 0.6)), layout="constrained", dpi=120)
     top, bottom = figure.subplots(2, 2, width_ratios=(1, 1.1))
     height, width = ranks[0].shape
-    images = max(each.images for each in ranks)
+    counts = sorted({each.images for each in ranks})
+    images = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     stacked = {run: (_mean(e.stacked for e in of), _mean(e.stacked_effective for e in of)) for run, of in runs.items()}
     single = {run: (_mean(e.single for e in of), _mean(e.single_effective for e in of)) for run, of in runs.items()}
     _plot_bars(top[0], stacked)
     _plot_bars(bottom[0], single)
-    _plot_spectra(top[1], {run: torch.cat([each.stacked_spectrum for each in of]) for run, of in runs.items()})
-    _plot_spectra(bottom[1], {run: torch.cat([each.single_spectrum for each in of]) for run, of in runs.items()})
+    _plot_spectra(top[1], {run: _stack_spectra([each.stacked_spectrum for each in of]) for run, of in runs.items()})
+    _plot_spectra(bottom[1], {run: _stack_spectra([each.single_spectrum for each in of]) for run, of in runs.items()})
     top[0].set_title(f"over a domain's images: {images} x {height * width} per channel", fontsize=10)
     bottom[0].set_title(f"within one perturbation: {height} x {width} per channel", fontsize=10)
     top[0].legend(fontsize=8, loc="lower right")
     top[1].legend(fontsize=8, loc="lower left")
     return figure
+
+
+def _stack_spectra(spectra: Sequence[Tensor]) -> Tensor:
+    """Stack spectra (C, k) of domains; a domain with fewer images has fewer singular values, and the rest are 0."""
+    longest = max(each.shape[1] for each in spectra)
+    return torch.cat([F.pad(each, (0, longest - each.shape[1])) for each in spectra])
 
 
 def _mean(values: Iterable[Sequence[float]]) -> float:

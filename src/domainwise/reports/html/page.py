@@ -35,11 +35,12 @@ TITLE = "Accuracy in unseen domains"
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on the page, as an `<svg>` element or the bytes of a PNG file.
+    """A picture on the page, as an `<svg>` element or the bytes of a PNG file, or why there is none.
 
     Args:
         alt: what the picture shows, for readers who cannot see it.
         svg: inserted as it is, so it must come from a trusted source; its ids must be unique on the page.
+        error: shown in place of a picture that could not be drawn.
     """
 
     title: str
@@ -47,9 +48,10 @@ class Picture:
     alt: str
     svg: str = ""
     png: bytes = b""
+    error: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.svg) == bool(self.png):
+        if sum(map(bool, (self.svg, self.png, self.error))) != 1:
             raise DomainwiseError(f"picture {self.title!r} must have either svg or png")
         if self.svg and not self.svg.lstrip().startswith("<svg"):
             raise DomainwiseError(f"the svg of picture {self.title!r} must start with <svg")
@@ -60,6 +62,8 @@ class Picture:
 
     def render(self) -> Markup:
         """Return the picture as HTML, without its title and caption."""
+        if self.error:
+            return Markup('<p role="note">This picture could not be drawn: {}</p>').format(self.error)
         if self.svg:
             return Markup('<div role="img" aria-label="{}">{}</div>').format(self.alt, Markup(self.svg))
         data = base64.b64encode(self.png).decode()

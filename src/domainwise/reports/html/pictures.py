@@ -1,8 +1,9 @@
 """Pictures of the selected models on a page: Grad-CAM, perturbations and their rank, accuracy under attack."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
 from domainwise.explain.perturbations import (
     has_perturbation,
@@ -90,11 +91,12 @@ def draw_selected_models(
     network: AnyNetwork | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> list[Picture]:
-    """Return the pictures of all datasets; one that could not be opened is left out with a warning."""
+    """Return the pictures of all datasets; one that could not be drawn has an error instead, and is warned of."""
     pictures: list[Picture] = []
     for runs in choose_pictured_runs(data, selection, selected):
-        try:
-            pictures += draw_model_pictures(
+        pictures += _draw(
+            f"Pictures of {runs.dataset}",
+            lambda runs=runs: draw_model_pictures(  # type: ignore[misc]
                 runs.folders,
                 runs.domain,
                 which=runs.which,
@@ -103,9 +105,8 @@ def draw_selected_models(
                 algorithm=algorithm,
                 network=network,
                 on_progress=on_progress,
-            )
-        except DomainwiseError as error:
-            warnings.warn(f"no pictures of {runs.dataset}: {error}", stacklevel=2)
+            ),
+        )
     return pictures
 
 
@@ -121,7 +122,7 @@ def draw_model_pictures(
     device: torch.device | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> list[Picture]:
-    """Return pictures of runs of one trial on one dataset.
+    """Return pictures of runs of one trial on one dataset; one that could not be drawn has an error instead.
 
     Args:
         folders: the run folders, by the names of their methods on the page.
@@ -137,17 +138,35 @@ def draw_model_pictures(
         label: open_run(folder, dataset=dataset, data_dir=data_dir, algorithm=algorithm, network=network)
         for label, folder in folders.items()
     }
-    steps: Sequence[Callable[[], list[Picture]]] = (
-        lambda: [_draw_grad_cam(runs, domain, which, device)],
-        lambda: _draw_perturbations(runs, device),
-        lambda: [_draw_robustness(runs, domain, which, device)],
-    )
+    perturbed = {
+        label: run
+        for label, run in runs.items()
+        if has_perturbation(run.algorithm()) and len(run.dataset.image_shape) == 3
+    }
+    steps: dict[str, Callable[[], list[Picture]]] = {
+        "Where the models look (Grad-CAM)": lambda: [_draw_grad_cam(runs, domain, which, device)],
+        **{f"Perturbations of {label}": partial(_draw_perturbation, label, run) for label, run in perturbed.items()},
+        **({"Ranks of the perturbations": lambda: [_draw_ranks(perturbed, device)]} if perturbed else {}),
+        "Accuracy under attack": lambda: [_draw_robustness(runs, domain, which, device)],
+    }
     pictures: list[Picture] = []
-    for done, draw in enumerate(steps):
+    for done, (title, draw) in enumerate(steps.items()):
         on_progress("pictures for the page", done, len(steps))
-        pictures += draw()
+        pictures += _draw(title, draw)
     on_progress("pictures for the page", len(steps), len(steps))
     return pictures
+
+
+def _draw(title: str, draw: Callable[[], list[Picture]]) -> list[Picture]:
+    try:
+        return draw()
+    except Exception as error:  # whatever goes wrong with one picture, the page has much more to show
+        if isinstance(error, DomainwiseError | OSError):
+            reason = format_error(error)
+        else:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(f"{title}: could not be drawn: {reason}", stacklevel=3)
+        return [Picture(title, "", title, error=reason)]
 
 
 def _draw_grad_cam(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
@@ -157,10 +176,7 @@ def _draw_grad_cam(runs: Mapping[str, OpenRun], domain: str, which: Which, devic
         f"The same images of {domain}, which no model was trained on; a green frame marks a correct prediction. "
         "Heat is the evidence for the predicted class, scaled per map."
     )
-    try:
-        figure = plot_gradcam(runs, examples, which=which, device=device)
-    except DomainwiseError as error:
-        raise DomainwiseError(f"Grad-CAM failed: {error}") from error
+    figure = plot_gradcam(runs, examples, which=which, device=device)
     return _build_picture(
         "Where the models look (Grad-CAM)", caption + _describe_attention(runs, domain, which, device), figure
     )
@@ -183,30 +199,27 @@ def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, 
     )
 
 
-def _draw_perturbations(runs: Mapping[str, OpenRun], device: torch.device | None) -> list[Picture]:
-    perturbed = {
-        label: run
-        for label, run in runs.items()
-        if has_perturbation(run.algorithm()) and len(run.dataset.image_shape) == 3
-    }
-    pictures, rank_rows = [], []
-    for label, run in perturbed.items():
-        learned = replace(summarize_perturbation(run), run=label)
-        scope = "one per domain" if learned.is_kept else "computed per image; shown for the image on the left"
-        caption = f"What {label} adds to the images of each training domain, {scope}. Radius {learned.epsilon:g}."
-        figure = plot_perturbation(learned, read_perturbation_history(run))
-        pictures.append(_build_picture(f"Perturbations of {label}", caption, figure))
-        if learned.components is not None:
-            caption = "The components that the perturbation of each domain is mixed from, and their weights."
-            pictures.append(_build_picture(f"Components of {label}", caption, plot_components(learned)))
-        rank_rows += [replace(each, run=label) for each in measure_ranks(run, _NUM_STACKED, device)]
-    if rank_rows:
-        caption = (
-            f"Left: rank of the matrix of the perturbations of {_NUM_STACKED} images per domain. Right: rank of a "
-            "single perturbation. Sharing a perturbation lowers the first, a low-rank product the second."
-        )
-        pictures.append(_build_picture("Ranks of the perturbations", caption, plot_ranks(rank_rows)))
+def _draw_perturbation(label: str, run: OpenRun) -> list[Picture]:
+    learned = replace(summarize_perturbation(run), run=label)
+    scope = "one per domain" if learned.is_kept else "computed per image; shown for the image on the left"
+    caption = f"What {label} adds to the images of each training domain, {scope}. Radius {learned.epsilon:g}."
+    figure = plot_perturbation(learned, read_perturbation_history(run))
+    pictures = [_build_picture(f"Perturbations of {label}", caption, figure)]
+    if learned.components is not None:
+        caption = "The components that the perturbation of each domain is mixed from, and their weights."
+        pictures.append(_build_picture(f"Components of {label}", caption, plot_components(learned)))
     return pictures
+
+
+def _draw_ranks(runs: Mapping[str, OpenRun], device: torch.device | None) -> Picture:
+    rows = [
+        replace(each, run=label) for label, run in runs.items() for each in measure_ranks(run, _NUM_STACKED, device)
+    ]
+    caption = (
+        f"Left: rank of the matrix of the perturbations of up to {_NUM_STACKED} images per domain. Right: rank of a "
+        "single perturbation. Sharing a perturbation lowers the first, a low-rank product the second."
+    )
+    return _build_picture("Ranks of the perturbations", caption, plot_ranks(rows))
 
 
 def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:

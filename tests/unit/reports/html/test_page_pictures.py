@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from domainwise.errors import DomainwiseError
+from domainwise.reports import write_page
 from domainwise.reports.html import read_page_data
 from domainwise.reports.html.pictures import MAX_METHODS, choose_pictured_runs, draw_model_pictures
 from domainwise.selection import SELECTIONS
 from domainwise.training import RunConfig, train
+from easy_images import write_easy_images
 from run_folders import write_run
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
@@ -86,14 +87,54 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
         "Ranks of the perturbations",
         "Accuracy under attack",
     ]
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert "on the object, over all shift_8 images: erm " in pictures[0].caption
     assert all(picture.png for picture in pictures)
 
 
-def test_network_without_feature_maps_raises_an_error(tmp_path: Path) -> None:
+def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> None:
     run = train(
-        RunConfig(algorithm="erm", network="mlp", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "mlp")
+        RunConfig(algorithm="uat", network="mlp", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "mlp")
     ).folder
-    with pytest.raises(DomainwiseError, match="Grad-CAM needs a layer"):
-        draw_model_pictures({"erm": run}, "shift_8")
+    with pytest.warns(
+        UserWarning, match=r"Where the models look \(Grad-CAM\): could not be drawn: Grad-CAM needs a lay"
+    ):
+        pictures = draw_model_pictures({"uat": run}, "shift_8")
+    assert [(picture.title, bool(picture.png)) for picture in pictures] == [
+        ("Where the models look (Grad-CAM)", False),
+        ("Perturbations of uat", True),
+        ("Ranks of the perturbations", True),
+        ("Accuracy under attack", True),
+    ]
+    with pytest.warns(UserWarning, match="could not be drawn"):
+        write_page(tmp_path / "page.html", [run], model_pictures=True)
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('<p role="note">This picture could not be drawn: Grad-CAM needs a layer') == 1
+    assert page.count("<img alt=") == 3
+
+
+def test_an_unexpected_error_in_a_picture_is_named(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("domainwise.reports.html.pictures.plot_ranks", lambda ranks: ranks[0].unknown)
+    with pytest.warns(UserWarning, match="Ranks of the perturbations: could not be drawn: AttributeError: 'Ranks'"):
+        pictures = draw_model_pictures({"mat": runs["mat"]}, "shift_8")
+    assert [picture.title for picture in pictures if picture.error] == ["Ranks of the perturbations"]
+
+
+def test_domains_with_fewer_images_than_the_picture_of_ranks_takes(tmp_path: Path) -> None:
+    write_easy_images(tmp_path / "images", count=8)
+    for file in sorted((tmp_path / "images" / "dark").rglob("*.png"))[::2]:
+        file.unlink()
+    settings: dict[str, Any] = {"algorithm": "uat", "network": "small_cnn", "dataset_options": {"image_size": 16}}
+    run = train(
+        RunConfig(
+            tmp_path / "images", test_domains=("light",), steps=1, batch_size=4, output=tmp_path / "run", **settings
+        )
+    ).folder
+    pictures = draw_model_pictures({"uat": run}, "light", dataset=tmp_path / "images")
+    assert [picture.title for picture in pictures if picture.png][1:] == [
+        "Perturbations of uat",
+        "Ranks of the perturbations",
+        "Accuracy under attack",
+    ]

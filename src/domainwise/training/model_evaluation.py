@@ -1,0 +1,278 @@
+"""Accuracy of a trained model on labelled data that it was not trained with, by domain and by class."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from domainwise.data import Dataset, Domain
+from domainwise.data.batches import iterate_batches
+from domainwise.data.image_datasets import build_image_dataset
+from domainwise.data.listing import DomainFiles, Listing, find_images
+from domainwise.data.paths import OnProgress, ignore_progress
+from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.selection.statistics import binomial_variance
+from domainwise.storage.discovery import discover
+from domainwise.storage.hub import find_run
+from domainwise.storage.run_folder import RunFolder, Which
+from domainwise.training.device import pick_device
+from domainwise.training.loading import check_which, load_model
+from domainwise.training.prediction import check_input_shape
+from domainwise.training.registry import (
+    AnyAlgorithm,
+    AnyDataset,
+    AnyNetwork,
+    build_dataset,
+    dataset_options,
+    is_path,
+)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many of some images were classified correctly."""
+
+    correct: int
+    images: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.images
+
+    @property
+    def error(self) -> float:
+        """The standard error of the accuracy."""
+        return math.sqrt(binomial_variance(self.accuracy, self.images))
+
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "images": self.images,
+            "correct": self.correct,
+            "accuracy": self.accuracy,
+            "standard_error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class ModelEvaluation:
+    """What the model of a run gets right on a dataset.
+
+    Args:
+        run: as it was given.
+        which: model of the run.
+        dataset: name of the dataset.
+        counts: by domain and class; classes without an image in a domain are missing there.
+        trained_on: domains of this dataset that the run was trained on, so that they say nothing about new data.
+        ignored: number of images that were left out, by their classes, which the model does not have.
+    """
+
+    run: str
+    which: Which
+    dataset: str
+    counts: Mapping[str, Mapping[str, Count]]
+    trained_on: tuple[str, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Count:
+        """Over all images."""
+        return _add(self.by_domain.values())
+
+    @property
+    def by_domain(self) -> dict[str, Count]:
+        return {name: _add(classes.values()) for name, classes in self.counts.items()}
+
+    @property
+    def by_class(self) -> dict[str, Count]:
+        """Over all domains."""
+        names = dict.fromkeys(name for classes in self.counts.values() for name in classes)
+        return {name: _add(classes[name] for classes in self.counts.values() if name in classes) for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all numbers, ready for JSON."""
+        return {
+            "run": self.run,
+            "which": self.which,
+            "dataset": self.dataset,
+            **self.total.as_dict(),
+            "domains": {
+                name: {**count.as_dict(), "classes": _as_dicts(self.counts[name])}
+                for name, count in self.by_domain.items()
+            },
+            "classes": _as_dicts(self.by_class),
+            "trained_on": list(self.trained_on),
+            "ignored_classes": dict(self.ignored),
+        }
+
+
+def evaluate_models(
+    runs: Sequence[str | Path],
+    dataset: AnyDataset,
+    *,
+    which: Which = "best",
+    domains: Sequence[str] = (),
+    ignore_unknown_classes: bool = False,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
+    device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
+) -> list[ModelEvaluation]:
+    """Measure the accuracy of trained models on a labelled dataset, new or not.
+
+    Images are resized to the squares that a model was trained on. Classes are matched by name; those of the model that
+    the data lacks are wrong answers like any other.
+
+    Args:
+        runs: run folders, folders with runs below them, or `hf:owner/name`.
+        dataset: a folder root/domain/class/image or root/class/image (one domain), a CSV file with columns path, label
+            and domain, or a dataset as for `RunConfig`.
+        which: model of each run, `best` or `last`.
+        domains: domains to evaluate (default: all).
+        ignore_unknown_classes: leave out images of classes that a model does not have, instead of raising an error.
+        options: options of the dataset, such as `skip_broken`.
+        seed: seed of synthetic data.
+        data_dir: folder that contains the datasets.
+        algorithm, network: the runs' own class or builder, as for `load_model`.
+        device: auto, cpu, cuda or mps.
+        on_progress: called with a task, how much of it is done, and the total.
+    """
+    check_which(which)
+    torch_device = pick_device(device)
+    built: dict[tuple[int, ...], Dataset] = {}
+    evaluations = []
+    for name, folder in _find_runs(runs, which).items():
+        facts = RunFolder(folder).read_config()
+        shape = tuple(facts["data"]["input_shape"])
+        if shape not in built:
+            built = {shape: _build_for(shape, dataset, options or {}, seed, data_dir, on_progress)}
+        data, classes = built[shape], tuple(facts["data"]["classes"])
+        chosen = _choose_domains(data, domains)
+        labels, ignored = _match_classes(name, classes, data, chosen, ignore_unknown_classes)
+        model = load_model(folder, which, algorithm=algorithm, network=network).to(torch_device)
+        parts = [(domain, (labels[domain.labels] >= 0).nonzero().flatten()) for domain in chosen]
+        total, done = sum(len(indices) for _, indices in parts), 0
+        counts: dict[str, dict[str, Count]] = {}
+        for domain, indices in parts:
+            correct, images = torch.zeros(2, len(classes), dtype=torch.int64)
+            for x, y in iterate_batches(domain, indices, torch_device) if len(indices) else ():
+                truth = labels[y.cpu()]
+                with torch.no_grad():
+                    predicted = model(_convert_channels(x, shape[0])).argmax(1).cpu()
+                images += truth.bincount(minlength=len(classes))
+                correct += truth[predicted == truth].bincount(minlength=len(classes))
+                done += len(x)
+                on_progress(f"evaluating {name}", done, total)
+            per_class = zip(classes, correct.tolist(), images.tolist(), strict=True)
+            if len(indices):
+                counts[domain.name] = {label: Count(right, number) for label, right, number in per_class if number}
+        trained_on = _find_trained(facts, data.name, counts)
+        evaluations.append(ModelEvaluation(name, which, data.name, counts, trained_on, ignored))
+    return evaluations
+
+
+def _add(counts: Iterable[Count]) -> Count:
+    pairs = [(count.correct, count.images) for count in counts]
+    return Count(sum(correct for correct, _ in pairs), sum(images for _, images in pairs))
+
+
+def _as_dicts(counts: Mapping[str, Count]) -> dict[str, dict[str, float]]:
+    return {name: count.as_dict() for name, count in counts.items()}
+
+
+def _find_runs(runs: Sequence[str | Path], which: Which) -> dict[str, Path]:
+    """Return the folder of every run, by the names as they were given or, below a folder, by their paths."""
+    folders: dict[str, Path] = {}
+    for run in runs:
+        path = find_run(run, which)
+        below = [] if RunFolder(path).config_file.exists() else discover([path]).runs
+        ready = [each.path for each in below if not each.is_domainbed and RunFolder(each.path).has_weights(which)]
+        if below and not ready:
+            raise DomainwiseError(f"no run in {path} has {which}.safetensors yet")
+        folders |= {str(each): each for each in ready} if below else {str(run): path}
+    return folders
+
+
+def _build_for(
+    shape: Sequence[int],
+    dataset: AnyDataset,
+    options: Mapping[str, Any],
+    seed: int,
+    data_dir: str | Path | None,
+    on_progress: OnProgress,
+) -> Dataset:
+    """Build the dataset with images that a model of this input shape takes."""
+    if is_path(dataset) and _is_single_domain(path := Path(str(dataset))):
+        _, size = check_input_shape(shape)
+        dataset = partial(_build_single_domain, path, image_size=size)
+    elif "image_size" in dataset_options(dataset):
+        options = {"image_size": shape[-1], **options}
+    data = build_dataset(dataset, options, seed=seed, data_dir=data_dir, on_progress=on_progress)
+    # As in `predict_images`, a model that takes one channel gets the mean of three.
+    if data.image_shape not in (tuple(shape), (3, *shape[1:]) if shape[0] == 1 else ()):
+        raise DomainwiseError(
+            f"the model takes inputs of shape {tuple(shape)}, and {data.name} has images of shape {data.image_shape}"
+        )
+    return data
+
+
+def _is_single_domain(path: Path) -> bool:
+    """Return whether a folder has images at root/class/image rather than at root/domain/class/image."""
+    if not path.is_dir():
+        return False
+    folders = [each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    return bool(folders) and not any(child.is_dir() for folder in folders for child in folder.iterdir())
+
+
+def _build_single_domain(
+    root: Path, seed: int = 0, *, image_size: int, skip_broken: bool = False, on_progress: OnProgress = ignore_progress
+) -> Dataset:
+    name = root.resolve().name
+    by_class = {folder.name: find_images(folder) for folder in sorted(root.iterdir()) if folder.is_dir()}
+    by_class = {label: files for label, files in by_class.items() if files}
+    files = tuple(file for each in by_class.values() for file in each)
+    if not files:
+        raise DomainwiseError(f"no images found in {root}: expected at root/domain/class/image or root/class/image")
+    labels = tuple(label for label, each in enumerate(by_class.values()) for _ in each)
+    listing = Listing(name, tuple(by_class), (DomainFiles(name, files, labels),))
+    return build_image_dataset(listing, image_size=image_size, skip_broken=skip_broken, on_progress=on_progress)
+
+
+def _match_classes(
+    run: str, classes: Sequence[str], data: Dataset, domains: Sequence[Domain], ignore_unknown: bool
+) -> tuple[Tensor, dict[str, int]]:
+    """Return the model's label for each label of the data (-1: none), and the number of images without one."""
+    sizes = torch.cat([domain.labels for domain in domains]).bincount(minlength=len(data.classes)).tolist()
+    unknown = {name: size for name, size in zip(data.classes, sizes, strict=True) if size and name not in classes}
+    if unknown and not ignore_unknown:
+        raise DomainwiseError(
+            f"the model of {run} does not have the classes {', '.join(unknown)} of {data.name}, only "
+            f"{', '.join(classes)}; rename them, or leave out their images with --ignore-unknown-classes"
+        )
+    if len(unknown) == sum(map(bool, sizes)):
+        raise DomainwiseError(f"the model of {run} has none of the classes of {data.name}, only {', '.join(classes)}")
+    known = {name: index for index, name in enumerate(classes)}
+    return torch.tensor([known.get(name, -1) for name in data.classes]), unknown
+
+
+def _choose_domains(data: Dataset, names: Sequence[str]) -> list[Domain]:
+    for name in names:
+        if name not in data.domain_names:
+            raise unknown_choice(f"domain of {data.name}", name, data.domain_names)
+    return [domain for domain in data.domains if not names or domain.name in names]
+
+
+def _convert_channels(x: Tensor, channels: int) -> Tensor:
+    return x if x.shape[1] == channels else x.mean(1, keepdim=True)
+
+
+def _find_trained(facts: Mapping[str, Any], dataset: str, domains: Iterable[str]) -> tuple[str, ...]:
+    trained = facts["data"].get("train_domains", ()) if facts["config"].get("dataset") == dataset else ()
+    return tuple(name for name in domains if name in trained)
