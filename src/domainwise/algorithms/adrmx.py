@@ -33,8 +33,8 @@ class ADRMXHparams(Hparams):
         DatasetSetting("lr", 3e-3, Choice((5e-4, 1e-3, 2e-3, 3e-3)), MNIST_DATASETS),
     )
 
-    lr: float = hparam(3e-5, help="Learning rate of both Adams.", low=0, search=Choice((2e-5, 3e-5, 4e-5, 5e-5)))
-    weight_decay: float = hparam(0.0, help="Weight decay of the network's Adam.", low=0, search=Choice((0.0,)))
+    lr: float = hparam(3e-5, help="Learning rate of both Adams.", search=Choice((2e-5, 3e-5, 4e-5, 5e-5)))
+    weight_decay: float = hparam(0.0, help="Weight decay of the network's Adam.", search=Choice((0.0,)))
     adversary_weight: float = hparam(0.75, help="Weight of the discriminator's loss in the network's loss.", low=0)
     domain_weight: float = hparam(1.0, help="Weight of the domain classifier's loss.", low=0)
     contrastive_weight: float = hparam(1.0, help="Weight of the two contrastive losses.", low=0)

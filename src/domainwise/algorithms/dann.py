@@ -14,9 +14,9 @@ from domainwise.networks import Network
 
 @dataclass(frozen=True)
 class DANNHparams(Hparams):
-    lr: float = hparam(5e-5, help="Learning rate of the network.", low=0, search=Power(10, -5, -3.5), key="lr_g")
+    lr: float = hparam(5e-5, help="Learning rate of the network.", search=Power(10, -5, -3.5), key="lr_g")
     weight_decay: float = hparam(
-        0.0, help="Weight decay of the network.", search=Power(10, -6, -2), key="weight_decay_g", low=0
+        0.0, help="Weight decay of the network.", search=Power(10, -6, -2), key="weight_decay_g"
     )
     adversary_weight: float = hparam(
         1.0,

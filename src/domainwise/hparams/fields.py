@@ -138,8 +138,8 @@ class Hparams:
     VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     BY_DATASET: ClassVar[tuple[DatasetSetting, ...]] = ()
 
-    lr: float = hparam(5e-5, help="Learning rate of Adam.", low=0, search=Power(10, -5, -3.5))
-    weight_decay: float = hparam(0.0, help="Weight decay of Adam.", low=0, search=Power(10, -6, -2))
+    lr: float = hparam(5e-5, help="Learning rate of Adam.", search=Power(10, -5, -3.5))
+    weight_decay: float = hparam(0.0, help="Weight decay of Adam.", search=Power(10, -6, -2))
 
     def __post_init__(self) -> None:
         for name, field in self.fields().items():
