@@ -224,7 +224,7 @@ def format_result(loads: Sequence[Load], machine: str, scale: float) -> str:
     ]
     for task, group in itertools.groupby(loads, lambda load: load.task):
         own = list(group)
-        if len(own) < len(SHARES):
+        if len(own) < 2:
             continue
         cpu, peak = find_exponent(own, lambda load: load.cpu), find_exponent(own, lambda load: load.peak)
         mark = " **superlinear**" if cpu > MAX_EXPONENT else ""
