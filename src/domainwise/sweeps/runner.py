@@ -19,6 +19,7 @@ from domainwise.sweeps.plan import Plan, check_plan_size, plan_sweep
 from domainwise.sweeps.race import Race, plan_races
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunResult
+from domainwise.training.loading import check_config
 from domainwise.training.registry import DatasetCache
 
 ENGINES = ("local", "ray")
@@ -124,6 +125,8 @@ def run_in_folder(
         datasets: where the datasets come from.
     """
     check_seedings(plan)
+    if not sweep.spec_file.exists() and (spec.hparams or spec.grid):
+        check_methods(plan, spec, datasets or DatasetCache())
     spec.claim(sweep)
     sweep.write_plan(planned or plan)
     callbacks.on_plan(plan)
@@ -172,6 +175,19 @@ def check_seedings(plan: Plan) -> None:
     """Raise an error if a planned run already exists with another seeding."""
     for run, config in plan.items():
         RunFolder(run.folder).check_seeding(config.seeding)
+
+
+def check_methods(plan: Plan, spec: SweepSpec, datasets: DatasetCache) -> None:
+    """Raise the error of a method that cannot be built with the given hyperparameters.
+
+    Without this, every run of it would fail, in a folder that takes no other hyperparameters.
+    """
+    checked = set()
+    for run, config in plan.items():
+        key = (run.dataset, run.algorithm, run.draw if spec.grid else 0)
+        if key not in checked:
+            checked.add(key)
+            check_config(config, datasets.build(config))
 
 
 def run_plan(

@@ -30,6 +30,7 @@ from domainwise.training.registry import (
     dataset_name,
     import_path,
     is_path,
+    resolve_config,
 )
 
 
@@ -73,6 +74,14 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             )
     except ValueError as error:
         raise DomainwiseError(str(error)) from error
+
+
+def check_config(config: RunConfig, dataset: Dataset) -> None:
+    """Raise the error of a config whose algorithm cannot be built; the caller's random numbers do not change."""
+    config, roles = resolve_config(config, dataset)
+    data = describe_data(dataset, roles, split_domains(dataset, config.trial_seed))
+    with torch.random.fork_rng(devices=[]):
+        build_algorithm(replace(config, weights=None), data)
 
 
 def _build_sharpness(config: RunConfig) -> Sharpness | None:

@@ -126,20 +126,23 @@ class Trainer:
                 self.config, self.roles = resolve_config(self.config, self.dataset)
                 self.splits = self._split()
             self.folder = RunFolder(self.config.folder())
-            with self.world.synchronize_errors():
-                if self.world.is_main:
-                    self.folder.create()
-                    stack.enter_context(self.folder.lock())
-                    self.folder.claim(
-                        self.config.identity(),
-                        describe_data(self.dataset, self.roles, self.splits),
-                        {**newer_defaults(), "hparams": self.config.algorithm_class().Hparams.complete({})},
-                    )
-            if not self.world.broadcast_flag(self.folder.is_done):
-                self.seeds = derive_seeds(self.config, self.dataset)
-                with seeded_torch(self.config.threads, self.seeds.weights, self.device):
+            self.seeds = derive_seeds(self.config, self.dataset)
+            with seeded_torch(self.config.threads, self.seeds.weights, self.device):
+                with self.world.synchronize_errors():
+                    # Before anything is written: a folder must not belong to a run that can never start.
+                    if not self.folder.is_done:
+                        self._build()
+                    if self.world.is_main:
+                        self.folder.create()
+                        stack.enter_context(self.folder.lock())
+                        self.folder.claim(
+                            self.config.identity(),
+                            describe_data(self.dataset, self.roles, self.splits),
+                            {**newer_defaults(), "hparams": self.config.algorithm_class().Hparams.complete({})},
+                        )
+                if not self.world.broadcast_flag(self.folder.is_done):
                     with self.world.synchronize_errors():
-                        self._build_or_restore()
+                        self._start_or_restore()
                         if self.config.logger is not None and self.world.is_main:
                             self.log = stack.enter_context(track_run(self.config, is_resumed=self.step > 0))
                     self.on_start(self.config, self.step)
@@ -170,20 +173,25 @@ class Trainer:
                 )
         return splits
 
-    def _build_or_restore(self) -> None:
+    def _build(self) -> None:
+        """Build everything that training needs, or raise the error of what cannot be built."""
         self.generators = _make_generators(self.config, self.seeds)
         data = describe_data(self.dataset, self.roles, self.splits)
         self.algorithm = build_algorithm(self.config, data, self.generators["method"]).to(self.device)
         self.algorithm.network.to(memory_format=torch.channels_last)
-        checkpoint = self.folder.read_checkpoint()
-        if checkpoint is None:
-            self._prepare_start()
-        self.average = self._build_average()
+        if self.config.average == "swad":
+            self._require_holdouts("swad")
         if self.config.refit is not None:
             self.factors = read_factors(RunFolder(self.config.refit).read_records())
         elif self.config.lr_schedule == "plateau":
             self._require_holdouts("lr_schedule plateau")
             self.schedule = PlateauSchedule()
+
+    def _start_or_restore(self) -> None:
+        checkpoint = self.folder.read_checkpoint()
+        if checkpoint is None:
+            self._prepare_start()
+        self.average = self._build_average()
         if checkpoint is not None:
             self._restore(checkpoint)
 
@@ -204,8 +212,6 @@ class Trainer:
     def _build_average(self) -> WeightAverage | None:
         if self.config.average is None:
             return None
-        if self.config.average == "swad":
-            self._require_holdouts("swad")
         return build_average(self.config.average, self.algorithm.network, **self.config.average_options)
 
     def _require_holdouts(self, what: str) -> None:
