@@ -50,7 +50,7 @@ def write_run(folder: Path, algorithm: str, tested: str, reached: float, trial: 
     content = {
         "schema": 1,
         "config": {**config, "trial_seed": trial, "hparams_seed": draw},
-        "data": {"classes": [1, 2]},
+        "data": {"classes": ["one", "two"]},
     }
     (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "config.json").write_text(json.dumps(content))

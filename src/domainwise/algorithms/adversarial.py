@@ -119,7 +119,7 @@ class AdversarialAlgorithm(Algorithm):
             raise ValueError(f"{name} needs the shape of an image; pass input_shape=(channels, height, width)")
         is_normalized = getattr(self.hparams, "space", "pixels") == "normalized"
         self.space = NormalizedSpace(self.input_shape) if is_normalized else None
-        self.perturbation = self.build_perturbation(self.input_shape)
+        self.perturbation = self.build_perturbation(self.input_shape).trust_inputs_()
         if self.hparams.schedule == "simultaneous":
             if self.sharpness is not None:
                 raise ValueError("SAM and SAGM need schedule='two_pass'")

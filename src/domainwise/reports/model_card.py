@@ -109,7 +109,7 @@ class _Facts:
 
     @cached_property
     def stored(self) -> dict[str, dict[str, Any]]:
-        return self.folder.read_config(to_open=True)
+        return self.folder.read_config()
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class _Reader:
         backbone = run.find_backbone(records)
         if records and backbone is not None:
             self.backbones[str(run.path)] = backbone
+        if not run.is_domainbed and run.config_error:
+            self.notes.append(f"the settings of {run.path} are not known: {run.config_error}")
         if is_truncated:
             self.notes.append(f"{run.records_file}: ignored an incomplete last line")
         if not records:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-from domainwise.selection.statistics import binomial_variance
+from numpy.typing import ArrayLike, NDArray
 
 
 def selection_score(record: Mapping[str, Any]) -> float:
@@ -47,6 +46,17 @@ def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ())
     if len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
         return float(accuracies.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return float(np.sqrt(np.sum(binomial_variance(accuracies, holdout_sizes))) / len(values))
+
+
+def binomial_variance(accuracy: ArrayLike, images: ArrayLike) -> NDArray[np.float64]:
+    """Return the variance of accuracies on numbers of images: the square of their standard errors.
+
+    It is taken at (correct + 1) / (images + 2), or an accuracy of 0 or 1 would have no error at all.
+    """
+    accuracies, sizes = np.asarray(accuracy, dtype=np.float64), np.asarray(images)
+    rates = (accuracies * sizes + 1) / (sizes + 2)
+    variance: NDArray[np.float64] = rates * (1 - rates) / sizes
+    return variance
 
 
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,6 @@ def estimate_mean(values: Iterable[float]) -> Estimate:
     array = np.asarray(list(values), dtype=np.float64)
     error = float(array.std() / np.sqrt(len(array))) if len(array) > 1 else None
     return Estimate(float(array.mean()), error, len(array))
-
-
-def binomial_variance(accuracy: ArrayLike, images: ArrayLike) -> NDArray[np.float64]:
-    """Return the variance of accuracies on numbers of images: the square of their standard errors.
-
-    It is taken at (correct + 1) / (images + 2), or an accuracy of 0 or 1 would have no error at all.
-    """
-    accuracies, sizes = np.asarray(accuracy, dtype=np.float64), np.asarray(images)
-    rates = (accuracies * sizes + 1) / (sizes + 2)
-    variance: NDArray[np.float64] = rates * (1 - rates) / sizes
-    return variance
 
 
 def format_percent(mean: float, error: float | None) -> str:

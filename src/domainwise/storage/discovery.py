@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, format_error
 from domainwise.storage.run_folder import (
     Record,
     RunFolder,
@@ -64,13 +64,22 @@ class StoredRun:
         """The status by the files alone; DomainBed's runs count as done, because it does not say."""
         return RunStatus("done") if self.is_domainbed else RunFolder(self.path).read_stored_status()
 
-    @cached_property
+    @property
     def config(self) -> dict[str, dict[str, Any]]:
         """What `RunFolder.read_config` returns; empty parts if it is missing or damaged."""
+        return self._config_and_error[0]
+
+    @property
+    def config_error(self) -> str:
+        """What is wrong with the config; empty if it is in order."""
+        return self._config_and_error[1]
+
+    @cached_property
+    def _config_and_error(self) -> tuple[dict[str, dict[str, Any]], str]:
         try:
-            return RunFolder(self.path).read_config()
-        except (DomainwiseError, OSError):
-            return {"config": {}, "data": {}}
+            return RunFolder(self.path).read_config(), ""
+        except (DomainwiseError, OSError) as error:
+            return {"config": {}, "data": {}}, format_error(error)
 
     @property
     def seeding(self) -> str:

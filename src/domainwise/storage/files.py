@@ -54,8 +54,11 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
         file.write(content)
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path, limit: int = 2**32) -> bytes:
     """Return the content of a regular file; a pipe or device, which may never end, is an error.
+
+    Args:
+        limit: number of bytes that the file may have.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
@@ -63,7 +66,10 @@ def read_regular(path: Path) -> bytes:
     # Opening a pipe that nobody writes to would wait for ever.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
-        _check_regular(path, os.fstat(file.fileno()))
+        status = os.fstat(file.fileno())
+        _check_regular(path, status)
+        if status.st_size > limit:
+            raise DomainwiseError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are read")
         return file.read()
 
 

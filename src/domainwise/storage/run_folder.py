@@ -45,6 +45,8 @@ Which = Literal["best", "last", "start"]
 Keep = Literal["best", "last", "both", "all"]
 State = Literal["done", "stopped", "running", "failed", "unfinished", "pending"]
 
+# Of the reason why a run failed, and of `done`.
+_MAX_TEXT = 2**20
 # In the order that keeps a folder sound if copying it is cut off.
 _PORTABLE_FILES = (
     *("config.json", "records.jsonl", "start.safetensors", "best.safetensors", "last.safetensors"),
@@ -170,7 +172,8 @@ class RunFolder:
         except ValueError as error:
             raise DomainwiseError(f"{self.config_file} is damaged: {error}; restore it") from error
         # A run from before there was a choice has DomainBed's.
-        return {"config": {"seeding": "domainbed", **content["config"]}, "data": content["data"]}
+        content["config"].setdefault("seeding", "domainbed")
+        return {"config": content["config"], "data": content["data"]}
 
     def read_records(self) -> list[Record]:
         """Return the records. An incomplete last line is dropped; the checkpoint says whether it matters."""
@@ -255,7 +258,7 @@ class RunFolder:
     def find_last_step(self, steps: int) -> int:
         """Return the step of the last record of a complete run that was planned with this many steps."""
         with suppress(OSError, ValueError):
-            return int(self.done_file.read_text())
+            return int(read_regular(self.done_file, _MAX_TEXT))
         return steps - 1
 
     def write_failure(self, error: str) -> None:
@@ -287,7 +290,7 @@ class RunFolder:
         if self.is_done:
             return RunStatus("done")
         if self.failure_file.exists():
-            lines = self.failure_file.read_text(errors="replace").split("\n")
+            lines = read_regular(self.failure_file, _MAX_TEXT).decode(errors="replace").split("\n")
             return RunStatus("failed", error=next((line.strip() for line in reversed(lines) if line.strip()), ""))
         if self.stop_file.exists():
             return self._read_stop()
@@ -312,6 +315,10 @@ class RunFolder:
         for name in _PORTABLE_FILES:
             if name in files:
                 write_atomic(self.path / name, files[name])
+        if self.done_file.name in files:
+            # What the finished run has removed there, its checkpoint above all.
+            for name in set(_PORTABLE_FILES) - set(files):
+                (self.path / name).unlink(missing_ok=True)
 
     def weights_file(self, which: Which) -> Path:
         return self.path / f"{which}.safetensors"

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from domainwise.escaping import escape_unprintable
+
 SCHEMA = 1
 Record = dict[str, Any]
 
@@ -207,6 +209,32 @@ def _decode(content: bytes) -> Any:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except msgspec.MsgspecError as error:
+        if rb"\ud" not in content:
+            raise NotJson(str(error)) from None
+    return _decode_surrogates(content)
+
+
+def _decode_surrogates(content: bytes) -> Any:
+    """Decode JSON with lone surrogates, which stand for the bytes of a name that is not UTF-8, and escape these.
+
+    msgspec cannot, and neither can tables hold them.
+    """
+
+    def escape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {escape_unprintable(key): escape(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [escape(each) for each in value]
+        return escape_unprintable(value) if isinstance(value, str) else value
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return escape(json.loads(content.decode(), parse_constant=refuse))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
         raise NotJson(str(error)) from None
 
 

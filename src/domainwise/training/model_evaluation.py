@@ -16,7 +16,7 @@ from domainwise.data.image_datasets import build_image_dataset
 from domainwise.data.listing import DomainFiles, Listing, find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
-from domainwise.selection.statistics import binomial_variance
+from domainwise.selection.score import binomial_variance
 from domainwise.storage.discovery import discover
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
