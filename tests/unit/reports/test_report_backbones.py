@@ -25,8 +25,7 @@ def test_sweep_of_domainbed_names_its_backbone(tmp_path: Path) -> None:
         write_domainbed_run(tmp_path / f"erm{tested}", "ERM", DOMAINBED_2021, tested=tested)
         write_domainbed_run(tmp_path / f"irm{tested}", "IRM", DOMAINBED_2021, tested=tested)
     assert backbones_below(tmp_path) == [f"Backbone: {OLD}."]
-    (note,) = report([tmp_path]).notes
-    assert note.startswith(f"the settings of {tmp_path / 'erm'} are not known: ")
+    assert report([tmp_path]).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,8 @@ def test_runs_that_recorded_no_backbone(tmp_path: Path) -> None:
     assert backbones_below(tmp_path) == []
     write_run(tmp_path / "mat", "mat", "art", **OUR_OLD)
     assert backbones_below(tmp_path) == [f"Backbones: unknown for erm; {OLD} for mat."]
-    assert report([tmp_path]).notes == ()
+    (note,) = report([tmp_path]).notes
+    assert note.startswith(f"the settings of {tmp_path / 'erm'} are not known: ")
 
 
 @pytest.mark.parametrize(("hparams", "settings"), [(DOMAINBED_2021, OUR_OLD), (DOMAINBED_2024, OUR_NEW)])
