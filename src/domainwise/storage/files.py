@@ -54,11 +54,11 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
         file.write(content)
 
 
-def read_regular(path: Path, limit: int = 2**32) -> bytes:
+def read_regular(path: Path, limit: int | None = 2**30) -> bytes:
     """Return the content of a regular file; a pipe or device, which may never end, is an error.
 
     Args:
-        limit: number of bytes that the file may have.
+        limit: number of bytes that the file may have; by default, more than any text needs.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
@@ -68,9 +68,15 @@ def read_regular(path: Path, limit: int = 2**32) -> bytes:
     with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         _check_regular(path, status)
-        if status.st_size > limit:
+        if limit is not None and status.st_size > limit:
             raise DomainwiseError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are read")
         return file.read()
+
+
+def check_regular(path: Path) -> None:
+    """Raise an error if there is something other than a regular file, which cannot be read or replaced."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        _check_regular(path, os.stat(path))
 
 
 def _check_replaceable(path: Path) -> None:
@@ -79,8 +85,7 @@ def _check_replaceable(path: Path) -> None:
     if folder == "/dev" or folder.startswith("/proc/"):
         # /dev/stdout may well lead to a regular file, but is not one.
         raise DomainwiseError(f"{path} is not a regular file; choose another output")
-    with suppress(FileNotFoundError, NotADirectoryError):
-        _check_regular(path, os.stat(path))
+    check_regular(path)
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:

@@ -20,7 +20,14 @@ from typing import Any, get_args
 
 import domainwise
 from domainwise.errors import DomainwiseError
-from domainwise.storage.files import LockedError, hold_lock, open_atomic, remove_partial_files, write_atomic
+from domainwise.storage.files import (
+    LockedError,
+    check_regular,
+    hold_lock,
+    open_atomic,
+    remove_partial_files,
+    write_atomic,
+)
 from domainwise.storage.run_folder import RunFolder, Which, create_folder
 
 PREFIX = "hf:"
@@ -109,6 +116,8 @@ def push_run(
             raise DomainwiseError(f"the run in {source.path} has no {each}.safetensors")
     # `done` comes last: it says that all the others are there.
     files = [*(source.weights_file(each) for each in weights), *(source.path / each for each in _RUN_FILES)]
+    for file in files:
+        check_regular(file)
     stale = [f"{each}.safetensors" for each in get_args(Which) if each not in weights]
     folder = _find_hub_folder(hub)
     if folder is not None:

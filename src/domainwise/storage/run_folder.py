@@ -215,7 +215,7 @@ class RunFolder:
         if not self.checkpoint_file.exists():
             return None
         try:
-            content = io.BytesIO(read_regular(self.checkpoint_file))
+            content = io.BytesIO(read_regular(self.checkpoint_file, limit=None))
             # torch itself does not look at the checksums.
             with zipfile.ZipFile(content) as archive:
                 if (member := archive.testzip()) is not None:
@@ -387,7 +387,7 @@ def _read_tensors(file: Path) -> "dict[str, Tensor]":
     import safetensors.torch
 
     try:
-        content = read_regular(file)
+        content = read_regular(file, limit=None)
         tensors = safetensors.torch.load(content)
         digest = _read_metadata(content).get(_DIGEST)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
