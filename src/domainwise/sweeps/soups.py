@@ -19,6 +19,7 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.selection.score import selection_score
 from domainwise.storage.discovery import discover
+from domainwise.storage.files import read_regular
 from domainwise.storage.run_folder import SCHEMA, Record, RunFolder
 from domainwise.storage.sweep_folder import place_derived_run
 from domainwise.training.device import pick_device
@@ -268,7 +269,7 @@ def _check_shared_start(members: Sequence[Member]) -> None:
     for member in members:
         if not member.folder.has_weights("start"):
             raise DomainwiseError(f"{member.folder.path} has no initial weights; train the sweep with --shared-start")
-        hashes[sha256(member.folder.weights_file("start").read_bytes()).hexdigest()] = member.folder.path
+        hashes[sha256(read_regular(member.folder.weights_file("start"), limit=None)).hexdigest()] = member.folder.path
     if len(hashes) > 1:
         one, other = list(hashes.values())[:2]
         raise DomainwiseError(

@@ -40,8 +40,8 @@ def test_number_of_records(steps: int, record_every: int, record_first: bool) ->
 
 
 def test_estimate_of_more_records_than_fit_into_memory() -> None:
-    config = RunConfig("silhouettes", "erm", steps=10**15, record_every=1, batch_size=1)
-    assert RunCost(start=0.0, image=0.0, record=1.0).estimate(config) == pytest.approx(10**15)
+    config = RunConfig("silhouettes", "erm", steps=2**31 - 1, record_every=1, batch_size=1)
+    assert RunCost(start=0.0, image=0.0, record=1.0).estimate(config) == pytest.approx(2**31 - 1)
 
 
 class CountingCache(DatasetCache):

@@ -121,7 +121,7 @@ def test_classes_are_matched_by_name(run: Path, tmp_path: Path) -> None:
     assert result.ignored == {"blue": 3}
     right, images = count_by_hand(run, tmp_path / "data" / "noon")["red"]
     assert result.counts == {"noon": {"red": Count(right, images)}}
-    write_images(tmp_path / "other" / "noon", {"blue": 3}, seed=2)
+    write_images(tmp_path / "other" / "noon", {"blue": 3, "brown": 3}, seed=2)
     with pytest.raises(DomainwiseError, match="has none of the classes of other, only green, red"):
         evaluate_models([run], tmp_path / "other", ignore_unknown_classes=True, device="cpu")
 
