@@ -13,6 +13,7 @@ SMALL = [
 ]
 WRONG = [
     *(("mat", "-H", f"{name}=-1") for name in ("epsilon", "count", "step_size", "lr", "loss_cap")),
+    ("mat", "-H", "count=1000000000"),
     ("ldat", "-H", "rank=0"),
     ("erm", "--batch-size", "39"),
     ("erm", "--network", "resnet18", "--weights", "gone.pth"),

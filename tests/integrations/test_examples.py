@@ -57,6 +57,7 @@ def test_distributed_data_parallel(images: Path, tmp_path: Path) -> None:
     assert saved["perturbation"]["_extra_state"]["updates"] == 3 * (3 * 2 * 12 // 2 // 12)
 
 
+@pytest.mark.slow
 def test_accelerate_with_two_processes_resumed_by_one(images: Path, tmp_path: Path) -> None:
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1")
     launch = (*launch, "--mixed_precision", "no", "--dynamo_backend", "no")

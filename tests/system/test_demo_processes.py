@@ -51,6 +51,7 @@ def test_an_error_in_a_worker_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
     assert outcome.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     runs = tmp_path / "runs" / "demo" / "100000-steps"
     folder = RunFolder(runs / "erm" / "silhouettes-erm-draw0-trial0")

@@ -54,6 +54,7 @@ def read_hparams(sweep: Path, method: str) -> list[dict[str, float]]:
     return [json.loads(config.read_text())["config"]["hparams"] for config in configs]
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_as_it_stands(shell: Shell, tmp_path: Path) -> None:
     output: dict[str, str] = {}
     for language, text in re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL):

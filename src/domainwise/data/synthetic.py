@@ -1,6 +1,5 @@
 """Synthetic datasets of cow and camel silhouettes: domains that differ by a pattern, or by the background."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from domainwise.data.rendering import (
 )
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Distribution, Power
+from domainwise.perturbations.checks import measure_memory
 
 _DEFAULTS: Mapping[str, float] = {
     "lr": 1e-3,
@@ -277,17 +277,9 @@ def _check_memory(image_size: int, *domains: tuple[int, int]) -> None:
     """
     total, largest = sum(number * count for number, count in domains), max(count for _, count in domains)
     # Colours and mask of every image, and floats while the largest domain is built.
-    required, available = image_size**2 * (4 * total + 30 * largest), _measure_memory()
+    required, available = image_size**2 * (4 * total + 30 * largest), measure_memory()
     if required > available:
         raise DomainwiseError(
             f"{total:,} images of {image_size} x {image_size} pixels need {required // 10**9:,} GB of memory, and "
             f"there are {available // 10**9:,} GB; reduce the image size or the number of images"
         )
-
-
-def _measure_memory() -> int:
-    """Return the memory of this machine in bytes."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return 2**40

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
@@ -65,6 +66,24 @@ def check_shape(shape: Any) -> tuple[int, ...]:
             f"shape must be that of one input, positive integers such as (channels, height, width), got {shape!r}"
         )
     return sizes
+
+
+def check_memory(name: str, *sizes: int) -> None:
+    """Raise an error if a tensor of these sizes, its gradient and its next value do not fit into memory."""
+    required, available = 3 * 4 * math.prod(sizes), measure_memory()
+    if required > available:
+        raise ValueError(
+            f"{name} is too large: {' x '.join(map(str, sizes))} numbers need {required / 1e9:,.0f} GB of memory, and "
+            f"there are {available / 1e9:,.0f} GB"
+        )
+
+
+def measure_memory() -> int:
+    """Return the memory of this machine in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return 2**40
 
 
 def check_bounds(bounds: Any, shape: tuple[int, ...]) -> tuple[float, float] | tuple[Tensor, Tensor] | None:

@@ -24,7 +24,14 @@ from domainwise.perturbations.base import (
     scale_into_ball,
     step_and_project,
 )
-from domainwise.perturbations.checks import check_choice, check_integer, check_nonnegative, check_positive, to_number
+from domainwise.perturbations.checks import (
+    check_choice,
+    check_integer,
+    check_memory,
+    check_nonnegative,
+    check_positive,
+    to_number,
+)
 from domainwise.perturbations.distributed import gather_over_ranks
 from domainwise.perturbations.low_rank import leading_singular_vectors
 
@@ -112,6 +119,7 @@ class MultiplePerturbation(Perturbation):
         if weights == "subspace" and ascent == "sign":
             raise ValueError("weights='subspace' does not support ascent='sign', which leaves the subspace")
         self.count = check_integer("count", count, minimum=1)
+        check_memory("count", self.num_domains, self.count, *self.shape)
         self.weight_step_size = check_nonnegative("weight_step_size", weight_step_size)
         self.temperature = check_positive("temperature", temperature)
         self.memory = to_number(memory)

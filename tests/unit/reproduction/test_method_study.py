@@ -71,6 +71,7 @@ def test_it_ends_with_advice_a_page_and_commands_that_work(photos: Path, tmp_pat
     assert set(prediction.probabilities) == {"cat", "dog"}
 
 
+@pytest.mark.slow
 def test_a_second_call_continues_and_keeps_the_settings(photos: Path, tmp_path: Path) -> None:
     first = run_study(photos, tmp_path / "out", steps=2)
     shift = (tmp_path / "out" / "shift.json").stat().st_mtime_ns
