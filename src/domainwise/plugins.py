@@ -39,7 +39,8 @@ class Plugin:
     def package(self) -> str:
         """Name and version of the distribution."""
         distributions = [entry_point.dist for entry_point in self.entry_points]
-        return " and ".join(f"{each.name} {each.version}" for each in distributions if each is not None)
+        # Sorted, because the order in which packages are found is that of folders on disk.
+        return " and ".join(sorted(f"{each.name} {each.version}" for each in distributions if each is not None))
 
     def load(self) -> Any:
         """Import what is registered."""

@@ -60,6 +60,10 @@ def plan_sweep(
         if dataset.name in (other.name for other in by_name.values()):
             raise DomainwiseError(f"two datasets are named {dataset.name}; names must be unique in a sweep")
         by_name[name] = dataset
+    domains = dict.fromkeys(name for dataset in by_name.values() for name in dataset.domain_names)
+    for name in spec.test_domains:
+        if name not in domains:
+            raise unknown_choice("test domain", name, domains)
     methods: dict[str, str] = {}
     for algorithm in spec.algorithms:
         name = algorithm_name(algorithm)

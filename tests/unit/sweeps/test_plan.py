@@ -172,7 +172,7 @@ def test_selections_that_the_dataset_does_not_support(dataset: str, selection: s
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"test_domains": ("phota",)}, "unknown domain of four 'phota'; did you mean 'photo'"),
+        ({"test_domains": ("phota",)}, "unknown test domain 'phota'; did you mean 'photo'"),
         ({"algorithms": ("emr",)}, "unknown algorithm 'emr'; did you mean 'erm'"),
         ({"space": "papier"}, "did you mean 'paper'"),
     ],
@@ -205,6 +205,12 @@ def test_link_has_its_own_name_unless_earlier_runs_have_its_targets(
         (f"v3-erm-{domain}-draw0-trial0", "v3") for domain in ("day", "night")
     ]
     assert {config.dataset_name for config in plan.values()} == {"v3"}
+
+
+def test_an_unknown_test_domain_next_to_a_known_one_is_an_error() -> None:
+    known = next(iter(make_plan())).test_domains[0]
+    with pytest.raises(DomainwiseError, match="unknown test domain 'nowhere'"):
+        make_plan(test_domains=(known, "nowhere"))
 
 
 def test_trials_before_the_first_are_left_out() -> None:
