@@ -241,7 +241,7 @@ def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
         (["--workers", "0"], "workers must be at least 1, got 0"),
         (["-H", "epsilom=1"], "unknown hyperparameter 'epsilom'; did you mean 'epsilon'?"),
         (["-H", "epsilon"], "--hparam expects name=value, got 'epsilon'"),
-        (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'"),
+        (["--test-domain", "shift_9"], "unknown test domain 'shift_9'"),
         (["--engine", "ray", "--results", "sent"], "unknown results mode 'sent'"),
         (["--grid", "epsilon"], "--grid expects name=value,value,..., got 'epsilon'"),
         (["--grid", "epsilon="], "--grid expects name=value,value,..., got 'epsilon='"),
