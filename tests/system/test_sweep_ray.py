@@ -124,6 +124,7 @@ def test_a_killed_worker_is_replaced_and_its_run_resumes_from_copied_files(
         assert {file.name for file in run.iterdir()} == names
 
 
+@pytest.mark.slow  # a killed worker resumes above
 def test_stopping_saves_and_resuming_ends_the_same(tmp_path: Path, expected: dict[str, Any], cluster: Any) -> None:
     start = time.monotonic()
     steps: list[int] = []

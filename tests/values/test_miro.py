@@ -118,7 +118,7 @@ def test_one_layer_by_hand() -> None:
     assert algorithm.update(batch)["penalty"] == pytest.approx((5 + math.log(0.1)) / 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_32", "timm:resnet18", "timm:vit_tiny_patch16_224"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "timm:resnet18", "timm:vit_tiny_patch16_224"])
 def test_backbones_start_without_a_difference(name: str) -> None:
     if name.startswith("timm:"):
         pytest.importorskip("timm")
