@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from domainwise.data import Dataset
@@ -24,7 +25,7 @@ from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
 from domainwise.reproduction.runner import ReproductionCallbacks, decide_claims
 from domainwise.selection.statistics import estimate_mean, format_percent, pluralize
 from domainwise.selection.verdicts import MARGIN, Judgement, check_margin
-from domainwise.storage.files import write_atomic
+from domainwise.storage.files import read_regular, write_atomic
 from domainwise.storage.run_folder import create_folder
 from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps.decision import MAX_TRIALS, Decision, parse_budget, rank_open_claims
@@ -32,7 +33,7 @@ from domainwise.sweeps.engine import Engine
 from domainwise.sweeps.time_estimate import RunCosts, estimate_seconds
 from domainwise.training.command import train_command
 from domainwise.training.config import RunConfig
-from domainwise.training.domain_shift import DomainShift, ShiftReport, measure_domain_shift
+from domainwise.training.domain_shift import ShiftReport, measure_domain_shift
 from domainwise.training.registry import DatasetCache
 
 BASELINE = "erm"
@@ -199,9 +200,13 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise DomainwiseError(f"{file} is damaged and could not be read: {error}; restore it, or delete it") from error
+        return dict(json.loads(read_regular(file)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> DomainwiseError:
+    return DomainwiseError(f"{file} is damaged: {error}; restore it, or delete it")
 
 
 def _measure_shift(
@@ -210,9 +215,10 @@ def _measure_shift(
     """Return the shift between the domains, measured once; None if there are too few images."""
     file = folder / _SHIFT_FILE
     if file.exists():
-        stored = _read_json(file)
-        parts = {name: tuple(map(_read_shift, stored[name])) for name in ("left_out", "pairs")}
-        return ShiftReport(**{**stored, **parts, "caveats": tuple(stored["caveats"])})
+        try:
+            return msgspec.convert(_read_json(file), ShiftReport)
+        except msgspec.ValidationError as error:
+            raise _damaged(file, error) from error
     try:
         shift = measure_domain_shift(
             dataset, weights=config.weights, device=config.device, on_progress=callbacks.on_data
@@ -222,10 +228,6 @@ def _measure_shift(
         return None
     write_atomic(file, json.dumps(asdict(shift), indent=2).encode())
     return shift
-
-
-def _read_shift(stored: Mapping[str, Any]) -> DomainShift:
-    return DomainShift(**{**stored, "others": tuple(stored["others"]), "images": tuple(stored["images"])})
 
 
 def _choose_steps(

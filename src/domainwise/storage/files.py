@@ -63,7 +63,7 @@ def read_regular(path: Path, limit: int | None = 2**30) -> bytes:
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
     """
-    # Opening a pipe that nobody writes to would wait for ever.
+    # Opening a pipe that nobody writes to would block forever.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())

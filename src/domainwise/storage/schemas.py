@@ -5,6 +5,7 @@ defaults below only say which keys may be missing.
 """
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -159,9 +160,7 @@ def check_record(record: Any) -> Record:
 
 def parse_config(content: bytes) -> dict[str, Any]:
     config = _check(_decode(content), _Config)
-    size = 1
-    for length in config["data"].get("input_shape", ()):
-        size *= length
+    size = math.prod(config["data"].get("input_shape", ()))
     if size > _MAX_INPUT:
         raise ValueError(f"data.input_shape: expected at most {_MAX_INPUT:,} numbers per image, got {size:,}")
     return config

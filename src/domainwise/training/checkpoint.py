@@ -1,7 +1,7 @@
 """What the entries of a checkpoint must be, before any of them is used."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from domainwise.storage.run_folder import Record
@@ -9,10 +9,8 @@ from domainwise.storage.run_folder import Record
 _KEYS = ("step", "measured", "records", "best", "algorithm", "random")
 
 
-def check_entries(checkpoint: Any, steps: int) -> None:
-    """Raise a ValueError that names the entry unless those that every run has make sense."""
-    if not isinstance(checkpoint, dict):
-        raise ValueError(f"it is a {type(checkpoint).__name__}, not a dictionary")
+def check_entries(checkpoint: Mapping[str, Any], steps: int) -> None:
+    """Raise a ValueError or KeyError that names the entry unless those that every run has make sense."""
     for key in _KEYS:
         if key not in checkpoint:
             raise KeyError(key)

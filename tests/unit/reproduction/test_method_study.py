@@ -85,8 +85,12 @@ def test_a_second_call_continues_and_keeps_the_settings(photos: Path, tmp_path: 
         run_study(photos, tmp_path / "out", network="resnet18")
     with pytest.raises(DomainwiseError, match="has network small_cnn, not default"):
         run_study(photos, tmp_path / "out", network=None)
+    for damaged in ("{}", '{"left_out": 3}', "[1]", "[" * 9999):
+        (tmp_path / "out" / "shift.json").write_text(damaged)
+        with pytest.raises(DomainwiseError, match=r"shift\.json is damaged: .*; restore it, or delete it"):
+            run_study(photos, tmp_path / "out")
     (tmp_path / "out" / "study.json").write_text("{")
-    with pytest.raises(DomainwiseError, match=r"study\.json is damaged and could not be read"):
+    with pytest.raises(DomainwiseError, match=r"study\.json is damaged: "):
         run_study(photos, tmp_path / "out")
 
 

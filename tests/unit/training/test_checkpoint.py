@@ -11,7 +11,6 @@ from tiny_runs import DATASETS, tiny_config, tiny_run
 from domainwise.errors import DomainwiseError
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import train
-from domainwise.training.checkpoint import check_entries
 
 Damage = Callable[[dict[str, Any]], Any]
 
@@ -97,9 +96,10 @@ def test_a_checkpoint_that_makes_no_sense_is_an_error(
     assert not run.is_done
 
 
-def test_a_checkpoint_that_is_no_dictionary_is_an_error() -> None:
-    with pytest.raises(ValueError, match="it is a list, not a dictionary"):
-        check_entries([], steps=7)
+def test_a_checkpoint_that_is_no_dictionary_is_an_error(tmp_path: Path) -> None:
+    torch.save([], tmp_path / "checkpoint.pt")
+    with pytest.raises(DomainwiseError, match=r"checkpoint\.pt is damaged"):
+        RunFolder(tmp_path).read_checkpoint()
 
 
 def test_an_intact_checkpoint_is_resumed(paused: Path, tmp_path: Path) -> None:
