@@ -441,7 +441,7 @@ def read_files(folder: Path) -> dict[Path, bytes]:
         (["--dataset", "silhouettes", "--name", "mine"], "dataset silhouettes keeps its name; --name is for your own"),
         (["--dataset", "pets", "--name", " "], "' ' cannot be the name of a dataset; choose another --name"),
         (["--dataset", "pets", "--name", "a\x1b"], "cannot be the name of a dataset; choose another --name"),
-        (["--dataset", "~nobody-here/pets"], "starts with ~nobody-here, but that is no user's home"),
+        (["--dataset", "~nobody-here/pets"], "starts with ~nobody-here, but there is no such user"),
         (["--dataset", "silhouettes", "--data-dir", "~nobody-here"], "starts with ~nobody-here"),
         (["--dataset", "./loop"], "loop is neither a folder of images nor a CSV file"),
         (["--dataset", "./pipe"], "pipe is neither a folder of images nor a CSV file"),
@@ -494,7 +494,7 @@ def test_home_of_an_unknown_user_is_one_line(
 ) -> None:
     monkeypatch.setenv(variable, "~nobody-here")
     words = ["prepare", pets] if variable == "DOMAINWISE_CACHE" else ["list"]
-    assert_one_line(domainwise("data", *words), "~nobody-here starts with ~nobody-here, but that is no user's home")
+    assert_one_line(domainwise("data", *words), "~nobody-here starts with ~nobody-here, but there is no such user")
 
 
 def test_names_that_are_not_utf8_are_readable(domainwise: Cli, pets: Path, tmp_path: Path) -> None:

@@ -168,8 +168,8 @@ class Algorithm(nn.Module, ABC):
         """Perform one update from one (x, y) per domain and return what it measured.
 
         `loss` is the cross-entropy that was minimized, so that methods can be compared; a method's own terms are
-        separate entries. `Measurements(loss=loss)` takes tensors, and leaves them on the device until someone looks; a
-        dict of floats is as good, but to make it waits for the device.
+        separate entries. `Measurements(loss=loss)` takes tensors and reads them from the device on first access. A dict
+        of floats works too, but creating it synchronizes with the device.
         """
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ def expand_home(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         user = Path(path).parts[0]
-        raise DomainwiseError(f"{path} starts with {user}, but that is no user's home; write out the path") from None
+        raise DomainwiseError(f"{path} starts with {user}, but there is no such user; give the full path") from None
 
 
 def dataset_folder(dataset: str, folder: str, data_dir: str | Path | None = None) -> Path:

@@ -180,7 +180,7 @@ def check_seedings(plan: Plan) -> None:
 def check_methods(plan: Plan, spec: SweepSpec, datasets: DatasetCache) -> None:
     """Raise the error of a method that cannot be built with the given hyperparameters.
 
-    Without this, every run of it would fail, in a folder that takes no other hyperparameters.
+    Otherwise all its runs would fail, and the folder would not accept the corrected hyperparameters.
     """
     checked = set()
     for run, config in plan.items():

@@ -129,7 +129,7 @@ class Trainer:
             self.seeds = derive_seeds(self.config, self.dataset)
             with seeded_torch(self.config.threads, self.seeds.weights, self.device):
                 with self.world.synchronize_errors():
-                    # Before anything is written: a folder must not belong to a run that can never start.
+                    # Before anything is written, so that a run that cannot start does not claim the folder.
                     if not self.folder.is_done:
                         self._build()
                     if self.world.is_main:

@@ -63,5 +63,5 @@ def test_home_of_an_unknown_user_raises(monkeypatch: pytest.MonkeyPatch, variabl
     with pytest.raises(DomainwiseError) as error:
         data_folder() if variable == "DOMAINWISE_DATA" else cache_folder()
     assert str(error.value) == (
-        "~nobody-here/sets starts with ~nobody-here, but that is no user's home; write out the path"
+        "~nobody-here/sets starts with ~nobody-here, but there is no such user; give the full path"
     )

@@ -399,7 +399,7 @@ def test_fifo_is_no_dataset(tmp_path: Path, name: str) -> None:
 
 def test_home_of_an_unknown_user_raises() -> None:
     assert error_message(list_images, "~nobody-here/pets") == (
-        "~nobody-here/pets starts with ~nobody-here, but that is no user's home; write out the path"
+        "~nobody-here/pets starts with ~nobody-here, but there is no such user; give the full path"
     )
 
 
