@@ -39,4 +39,6 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	# Our attacks are compared with those of torchattacks, whose pinned requests of 2021 would replace everyone's.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchattacks>=3.5.1'
 	touch $@ $(VENV)/installed
