@@ -1,4 +1,4 @@
-"""t-SNE maps of the features of several runs on the same images: one column per run, colored by class and by domain."""
+"""t-SNE maps of the features of several runs on the same images: two panels per run, colored by class and by domain."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,29 +22,34 @@ _OTHER_COLOR = "#c8c8c8"
 # Training domains are dots, unseen ones triangles.
 _MARKERS = {True: "o", False: "^"}
 _SIDE = 3.0
+_RUNS_PER_ROW = 4
 
 
 def plot_features(maps: FeatureMaps) -> Figure:
-    """Plot one column per run: its map colored by class (top) and by domain (bottom).
+    """Plot up to four runs next to each other: the map of each colored by class and, below, by domain.
 
     With more classes or domains than colors, the most frequent ones are colored and the others gray.
     """
     runs = list(maps.domain_probes)
-    figure = Figure((_SIDE * len(runs) + 2.2, 2 * _SIDE + 1.3), layout="constrained", dpi=120)
-    top, bottom = figure.subplots(2, len(runs), squeeze=False)
+    columns, blocks = min(len(runs), _RUNS_PER_ROW), -(-len(runs) // _RUNS_PER_ROW)
+    figure = Figure((_SIDE * columns + 2.2, 2 * blocks * (_SIDE + 0.45) + 0.4), layout="constrained", dpi=120)
+    panels = figure.subplots(2 * blocks, columns, squeeze=False)
+    top, bottom = panels[::2].flatten(), panels[1::2].flatten()
     # Shuffled, so that no domain hides the others because it is drawn last.
     points = maps.points.with_columns(is_seen=pl.col("role") == "train").sample(fraction=1, shuffle=True, seed=0)
     class_colors = _assign_colors(maps.points["class"], maps.classes)
     domain_colors = _assign_colors(maps.points["domain"], maps.points["domain"].unique(maintain_order=True))
-    for column, run in enumerate(runs):
+    for run, upper, lower in zip(runs, top, bottom, strict=False):
         own = points.filter(run=run)
-        _plot_map(top[column], own, "class", class_colors)
-        _plot_map(bottom[column], own, "domain", domain_colors)
-        top[column].set_title(escape_unprintable(run), fontsize=11, fontweight="bold", parse_math=False)
-        _describe(top[column], "class", maps.class_probes[run])
-        _describe(bottom[column], "domain", maps.domain_probes[run])
-    _add_legend(top[-1], "class", class_colors, maps.points, has_roles=True)
-    _add_legend(bottom[-1], "domain", domain_colors, maps.points)
+        _plot_map(upper, own, "class", class_colors)
+        _plot_map(lower, own, "domain", domain_colors)
+        upper.set_title(escape_unprintable(run), fontsize=11, fontweight="bold", parse_math=False)
+        _describe(upper, "class", maps.class_probes[run])
+        _describe(lower, "domain", maps.domain_probes[run])
+    for panel in (*top[len(runs) :], *bottom[len(runs) :]):
+        panel.remove()
+    _add_legend(top[columns - 1], "class", class_colors, maps.points, has_roles=True)
+    _add_legend(bottom[columns - 1], "domain", domain_colors, maps.points)
     images = len(maps.points) // len(runs)
     figure.suptitle(
         f"{maps.dataset}: t-SNE of the features of {images} images, perplexity {maps.perplexity:.3g}", fontsize=10
