@@ -23,6 +23,8 @@ _OTHER_COLOR = "#c8c8c8"
 _MARKERS = {True: "o", False: "^"}
 _SIDE = 3.0
 _RUNS_PER_ROW = 4
+# Longer names are cut in the legends.
+_MAX_NAME = 32
 
 
 def plot_features(maps: FeatureMaps) -> Figure:
@@ -31,14 +33,16 @@ def plot_features(maps: FeatureMaps) -> Figure:
     With more classes or domains than colors, the most frequent ones are colored and the others gray.
     """
     runs = list(maps.domain_probes)
+    class_colors = _assign_colors(maps.points["class"], maps.classes)
+    domain_colors = _assign_colors(maps.points["domain"], maps.points["domain"].unique(maintain_order=True))
     columns, blocks = min(len(runs), _RUNS_PER_ROW), -(-len(runs) // _RUNS_PER_ROW)
-    figure = Figure((_SIDE * columns + 2.2, 2 * blocks * (_SIDE + 0.45) + 0.4), layout="constrained", dpi=120)
+    names = [*class_colors, *(f"{name} (unseen)" for name in domain_colors)]
+    width = _SIDE * columns + 0.9 + 0.07 * min(_MAX_NAME, max(map(len, names)))
+    figure = Figure((width, 2 * blocks * (_SIDE + 0.45) + 0.4), layout="constrained", dpi=120)
     panels = figure.subplots(2 * blocks, columns, squeeze=False)
     top, bottom = panels[::2].flatten(), panels[1::2].flatten()
     # Shuffled, so that no domain hides the others because it is drawn last.
     points = maps.points.with_columns(is_seen=pl.col("role") == "train").sample(fraction=1, shuffle=True, seed=0)
-    class_colors = _assign_colors(maps.points["class"], maps.classes)
-    domain_colors = _assign_colors(maps.points["domain"], maps.points["domain"].unique(maintain_order=True))
     for run, upper, lower in zip(runs, top, bottom, strict=False):
         own = points.filter(run=run)
         _plot_map(upper, own, "class", class_colors)
@@ -114,4 +118,5 @@ def _add_legend(panel: Axes, by: str, colors: dict[str, str], points: pl.DataFra
     )
     # Set here, because a legend leaves out names that begin with an underscore and reads $ as mathematics.
     for text, (_, _, name) in zip(legend.get_texts(), entries, strict=True):
-        text.set(text=escape_unprintable(name), parse_math=False)
+        shown = escape_unprintable(name)
+        text.set(text=shown if len(shown) <= _MAX_NAME else f"{shown[: _MAX_NAME - 1]}…", parse_math=False)
