@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
+from domainwise.explain import explain_features
 from domainwise.explain.attention import measure_attention
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import open_run
+from easy_images import write_easy_images
 
 SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -136,6 +139,14 @@ def test_runs_without_a_model_are_left_out_and_counted(
         (("--output", "maps.gif"), "unknown figure format 'gif'"),
         (("nowhere",), "folder nowhere not found"),
         (("--device", "gpu"), "unknown device 'gpu'"),
+        (("--perplexity", "5"), "--perplexity has no effect without --features"),
+        (("--csv", "points.csv"), "--csv has no effect without --features"),
+        (("--features", "--layer", "featurizer.5"), "--layer has no effect with --features"),
+        (("--features", "--domain", "shift_8"), "--domain has no effect with --features"),
+        (("--features", "--target", "true"), "--target has no effect with --features"),
+        (("--features", "--perplexity", "1000"), "perplexity must be at least 1 and less than the number of images"),
+        (("--features", "--images", "0"), "the number of images must be at least 1, got 0"),
+        (("--features", "--output", "maps.gif"), "unknown figure format 'gif'"),
     ],
 )
 def test_errors_are_one_line(
@@ -180,6 +191,7 @@ def test_json_has_the_numbers_of_the_table(runs: Path, tmp_path: Path, domainwis
     content = json.loads(result.out)
     attention = measure_attention(open_run(runs / "erm-0"), torch.device("cpu"))
     assert content["figure"] == str(figure)
+    assert content["layers"] == {"erm": {"name": "featurizer.5", "height": 4, "width": 4}}
     assert content["attention"]["rows"]["erm"]["shift_8"]["mean"] == pytest.approx(attention["shift_8"].share)
 
 
@@ -187,3 +199,79 @@ def test_quiet_prints_nothing(runs: Path, tmp_path: Path, domainwise: Callable[.
     result = domainwise("explain", runs / "erm-0", "--images", 1, "-o", tmp_path / "maps.png", "--quiet")
     assert (result.code, result.out, result.err) == (0, "", "")
     assert (tmp_path / "maps.png").exists()
+
+
+def test_features_as_figure_table_csv_and_json(runs: Path, tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    picture, file = tmp_path / "below" / "map.svg", tmp_path / "points.csv"
+    folders = (runs / "erm-0", runs / "uat-far", "--features", "--device", "cpu")
+    result = domainwise("explain", *folders, "-o", picture, "--csv", file, "--markdown")
+    assert result.code == 0, result.err
+    assert f"wrote {picture}, {file}" in result.err
+    assert [text in picture.read_text() for text in (">erm<", ">uat<", ">shift_8 (unseen)<")] == [True] * 3
+    maps = explain_features([runs / "erm-0", runs / "uat-far"], device="cpu")
+    table = parse_rows(result.out)
+    assert table["predicted from"] == ["domain", "class"]
+    for name, *cells in maps.format_rows():
+        assert table[name] == [cell for cell in cells if cell]
+    assert list(table)[2:] == ["erm", "uat", "the class alone", "chance"]
+    points = pl.read_csv(file)
+    assert points.columns == ["run", "domain", "role", "image", "class", "predicted", "x", "y"]
+    keys = ["run", "domain", "role", "image", "class", "predicted"]
+    assert points.select(keys).equals(maps.points.select(keys))
+    assert points["x"].to_list() == pytest.approx(maps.points["x"].to_list(), rel=1e-5)
+    result = domainwise("explain", *folders, "-o", picture, "--json", "-q")
+    assert (result.code, result.err) == (0, "")
+    content = json.loads(result.out)
+    assert content["points"] == json.loads(json.dumps(maps.points.to_dicts()))
+    probe = maps.domain_probes["uat"]
+    assert probe is not None
+    assert content["runs"]["uat"]["domain"] == {
+        "accuracy": probe.accuracy.mean,
+        "error": probe.accuracy.error,
+        "chance": probe.chance,
+        "images": len(points) // 2,
+        "left_out": 0,
+    }
+
+
+@pytest.mark.filterwarnings("always")
+def test_the_layer_is_named_and_a_coarse_map_is_warned_of(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    write_easy_images(tmp_path / "images", count=8)
+    for size, name in ((16, "small"), (32, "large")):
+        config = RunConfig(
+            tmp_path / "images",
+            algorithm="erm",
+            network="small_cnn",
+            dataset_options={"image_size": size},
+            test_domains=("light",),
+            steps=1,
+            batch_size=4,
+            output=tmp_path / name,
+        )
+        train(config)
+    words = ("--dataset", tmp_path / "images", "--images", 1, "-o", tmp_path / "maps.png")
+    result = domainwise("explain", tmp_path / "small", tmp_path / "small", *words)
+    assert result.code == 0, result.err
+    assert result.out == "Grad-CAM of featurizer.5, 2 x 2 cells\n"
+    assert result.err.count("note: Grad-CAM maps of 2 x 2 cells are hardly finer than the whole image") == 1
+    assert "such as --layer featurizer.3, or train on larger images" in result.err
+    finer = domainwise("explain", tmp_path / "small", *words, "--layer", "featurizer.3")
+    assert finer.out == "Grad-CAM of featurizer.3, 4 x 4 cells\n"
+    assert "hardly finer" not in finer.err
+    assert "hardly finer" not in domainwise("explain", tmp_path / "large", *words).err
+
+
+def test_runs_of_different_networks_have_a_line_each(
+    runs: Path, tmp_path: Path, domainwise: Callable[..., Any]
+) -> None:
+    config = RunConfig(
+        algorithm="erm", network="mnist_cnn", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "run"
+    )
+    train(config)
+    words = ("--images", 1, "-o", tmp_path / "maps.png", "--no-table")
+    result = domainwise("explain", runs / "erm-0", tmp_path / "run", *words)
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [
+        "Grad-CAM of erm, network small_cnn: featurizer.5, 4 x 4 cells",
+        "Grad-CAM of erm, network mnist_cnn: featurizer.11, 16 x 16 cells",
+    ]

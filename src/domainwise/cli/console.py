@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich import box
 from rich.cells import cell_len
@@ -32,9 +33,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.escaping import escape_unprintable
+from domainwise.escaping import escape_spreadsheet, escape_unprintable
+from domainwise.storage.files import write_atomic
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
+
+if TYPE_CHECKING:
+    import polars as pl
 
 # A cell of a table; one with a style is made by `style_text`.
 Cell = str | Text
@@ -221,6 +226,14 @@ def print_json(value: Any) -> None:
     is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
     print(re.sub(r"[^\n\x20-\x7e]", lambda match: _escape_json(match[0]), text))
+
+
+def write_csv(path: Path, frame: "pl.DataFrame") -> None:
+    """Write a frame as CSV; no text in it can be taken for a formula."""
+    import polars as pl
+
+    texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
+    write_atomic(path, frame.with_columns(texts).write_csv().encode())
 
 
 def _escape_json(character: str) -> str:

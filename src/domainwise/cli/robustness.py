@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
+from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table, write_csv
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
-from domainwise.escaping import escape_spreadsheet
-from domainwise.storage.files import write_atomic
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,10 +91,7 @@ def robustness(
         figure, (header, rows) = plot_robustness(frame), _format_radii(frame)
     write_figure(output, figure)
     if csv is not None:
-        import polars as pl
-
-        texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
-        write_atomic(csv, frame.with_columns(texts).write_csv().encode())
+        write_csv(csv, frame)
     if as_json:
         print_json(frame.to_dicts())
     elif not quiet:

@@ -16,6 +16,8 @@ Layout = Literal["channels_first", "channels_last", "tokens"]
 # These also occur inside attention, where their output only looks like a map.
 _NEVER_MAPS = (nn.Identity, nn.Dropout, nn.Softmax)
 _MAX_EXTRA_TOKENS = 16
+# Maps with fewer cells per side are hardly finer than the whole image.
+_MIN_SIDE = 4
 # Bounds the memory of a backward pass.
 _BATCH_SIZE = 64
 
@@ -37,6 +39,14 @@ class TargetLayer:
     height: int
     width: int
     extra: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.height} x {self.width} cells"
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the map has too few cells to locate anything."""
+        return min(self.height, self.width) < _MIN_SIDE
 
     def to_map(self, output: Tensor) -> Tensor:
         """Return the output as (b, C, h, w)."""
@@ -90,6 +100,13 @@ def find_target_layer(network: nn.Module, input_shape: Sequence[int], name: str 
         raise DomainwiseError(f"the logits do not depend on the cells of layer {name!r}; choose an earlier layer")
     # With a classifier of zeros no layer is influential.
     return influential[-1] if influential else next(reversed(layers.values()))[0]
+
+
+def find_finer_layer(network: nn.Module, input_shape: Sequence[int]) -> TargetLayer | None:
+    """Find the last layer of the outermost modules whose map is not coarse, or None."""
+    layers = [layer for layer, is_influential in _find_map_layers(network, input_shape).values() if is_influential]
+    fine = [layer for layer in layers if not layer.is_coarse]
+    return min(reversed(fine), key=lambda layer: layer.name.count("."), default=None)
 
 
 def _find_map_layers(

@@ -14,6 +14,8 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.attention import Attention, AttentionTable, Target, measure_attention, tabulate_attention
+from domainwise.explain.features import FeatureMaps, map_features
+from domainwise.explain.gradcam import TargetLayer, find_finer_layer, find_target_layer
 from domainwise.explain.perturbations import (
     PerturbationHistory,
     PerturbationSummary,
@@ -26,12 +28,13 @@ from domainwise.explain.perturbations import (
 from domainwise.explain.plots.gradcam import Examples, plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
 from domainwise.explain.robustness import ATTACK_KINDS, RADII, attack_run
+from domainwise.selection.statistics import pluralize
 from domainwise.storage.discovery import discover
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, load_algorithm, open_run
-from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
+from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork, DatasetCache
 
 # Train and test domains belong into a table's columns, not into a label.
 _LABEL_SETTINGS = ("network", "weights", "steps", "batch_size", "dropout", "augment", "dataset_options")
@@ -121,10 +124,15 @@ def _check_same_data(runs: Sequence[TrainedRun], settings: Sequence[str]) -> Non
 
 @dataclass(frozen=True)
 class Explanation:
-    """Grad-CAM of runs on the same images, and their attention on the object where the data has masks."""
+    """Grad-CAM of runs on the same images, and their attention on the object where the data has masks.
+
+    Args:
+        layers: layer that is explained, by the label of the runs.
+    """
 
     figure: Figure
     attention: AttentionTable | None
+    layers: Mapping[str, TargetLayer]
 
 
 def explain_runs(
@@ -170,12 +178,15 @@ def explain_runs(
     torch_device = pick_device(device)
     attention: dict[str, list[Mapping[str, Attention]]] = {}
     shown: dict[str, OpenRun] = {}
+    layers: dict[str, TargetLayer] = {}
     examples: Examples | None = None
     for run, label in zip(runs, label_runs([run.settings for run in runs]), strict=True):
         opened = open_run(run.path, dataset=dataset, data_dir=data_dir, on_data=on_progress, **own)
         examples = examples or sample_examples(opened, domain or opened.roles.test[-1], images, seed)
         if _is_comparable(opened, shown.values(), examples.domain.name):
             shown.setdefault(label, opened)
+        if label not in layers:
+            layers[label] = _find_layer(opened, which, layer, layers.values())
         if has_table:
             shares = measure_attention(
                 opened, torch_device, which=which, target=target, layer=layer, on_progress=on_progress
@@ -184,7 +195,22 @@ def explain_runs(
                 attention.setdefault(label, []).append(shares)
     assert examples is not None
     figure = plot_gradcam(shown, examples, which=which, target=target, layer=layer, device=torch_device)
-    return Explanation(figure, tabulate_attention(attention) if attention else None)
+    return Explanation(figure, tabulate_attention(attention) if attention else None, layers)
+
+
+def _find_layer(run: OpenRun, which: Which, name: str | None, others: Iterable[TargetLayer]) -> TargetLayer:
+    """Return the layer to explain; if its map is coarse and the layer a new one, warn and suggest a finer layer."""
+    model, shape = run.model(which), run.dataset.image_shape
+    layer = find_target_layer(model, shape, name)
+    if layer.is_coarse and layer not in others:
+        finer = find_finer_layer(model, shape)
+        earlier = "" if finer is None else f"explain an earlier layer, such as --layer {finer.name}, or "
+        warnings.warn(
+            f"Grad-CAM maps of {layer.height} x {layer.width} cells are hardly finer than the whole image; "
+            f"{earlier}train on larger images",
+            stacklevel=3,
+        )
+    return layer
 
 
 def _is_comparable(run: OpenRun, others: Iterable[OpenRun], domain: str) -> bool:
@@ -192,6 +218,70 @@ def _is_comparable(run: OpenRun, others: Iterable[OpenRun], domain: str) -> bool
     first = next(iter(others), run)
     is_alike = (domain in run.roles.train) == (domain in first.roles.train)
     return run.settings["trial_seed"] == first.settings["trial_seed"] and is_alike
+
+
+def explain_features(
+    paths: Sequence[Path],
+    *,
+    images: int = 200,
+    which: Which = "best",
+    seed: int = 0,
+    perplexity: float | None = None,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
+    device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
+) -> FeatureMaps:
+    """Map the features of runs of one dataset by t-SNE, and measure how well domain and class follow from them.
+
+    Runs with other training domains or another trial seed than the first of the lowest seed are left out with a
+    warning, because they have no images in common that none was trained on.
+
+    Args:
+        paths: run folders, or folders with runs below them.
+        images, which, seed, perplexity: as for `map_features`.
+        dataset: the runs' own dataset, if it is not a built-in one.
+        data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
+        device: auto, cpu, cuda or mps.
+    """
+    if which not in get_args(Which):
+        raise unknown_choice("which", which, get_args(Which))
+    torch_device = pick_device(device)
+    runs = find_trained_runs(paths, f"{which}.safetensors")
+    _check_same_data(runs, ("dataset", "dataset_options"))
+    seeds = [run.settings["trial_seed"] for run in runs]
+    datasets = DatasetCache()
+    opened = [
+        open_run(
+            run.path,
+            dataset=dataset,
+            data_dir=data_dir,
+            algorithm=algorithm,
+            network=network,
+            on_data=on_progress,
+            datasets=datasets,
+        )
+        for run in runs
+        if run.settings["trial_seed"] == min(seeds)
+    ]
+    alike = [run for run in opened if run.roles.train == opened[0].roles.train]
+    if missing := len(runs) - len(alike):
+        warnings.warn(f"{pluralize(missing, 'run')} left out for other training domains or trial seeds", stacklevel=2)
+    labels = label_runs([run.settings for run in alike])
+    if len(set(labels)) < len(labels):
+        labels = name_runs([run.folder.path for run in alike])
+    return map_features(
+        dict(zip(labels, alike, strict=True)),
+        images=images,
+        which=which,
+        seed=seed,
+        perplexity=perplexity,
+        device=torch_device,
+        on_progress=on_progress,
+    )
 
 
 @dataclass(frozen=True)

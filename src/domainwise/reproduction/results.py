@@ -48,8 +48,6 @@ from domainwise.theory import check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import dataset_name
 
-# Grad-CAM maps with fewer cells per side are hardly finer than the whole image.
-_MIN_GRADCAM_SIDE = 4
 # A logarithmic axis is used if the largest value is more than this times the smallest.
 _MAX_LINEAR_RATIO = 20
 
@@ -254,8 +252,7 @@ def _build_gradcam(plan: RecipePlan) -> RecipeResult:
     for dataset, runs in _open_selected_runs(plan).items():
         first = next(iter(runs.values()))
         layer = find_target_layer(first.model(), first.dataset.image_shape)
-        is_coarse = min(layer.height, layer.width) < _MIN_GRADCAM_SIDE
-        coarse = ", too few to locate what a network looks at" if is_coarse else ""
+        coarse = ", too few to locate what a network looks at" if layer.is_coarse else ""
         notes.append(f"Grad-CAM maps on {dataset} have {layer.height} x {layer.width} cells at this scale{coarse}")
         domain = first.roles.test[0]
         count = min(6, len(first.splits[domain].main))

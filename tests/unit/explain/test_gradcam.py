@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.errors import DomainwiseError
-from domainwise.explain.gradcam import TargetLayer, compute_gradcam, find_target_layer
+from domainwise.explain.gradcam import TargetLayer, compute_gradcam, find_finer_layer, find_target_layer
 from domainwise.networks import Network, build_backbone, mlp, mnist_cnn, small_cnn
 
 CLASS_TOKEN = "featurizer.model.encoder.layers.encoder_layer_1.ln_1"
@@ -114,6 +114,31 @@ def test_a_layer_can_be_chosen_by_name() -> None:
 def test_wide_images_have_wide_maps() -> None:
     network = small_cnn((3, 16, 48), 2)
     assert find_target_layer(network, (3, 16, 48)) == TargetLayer("featurizer.5", "channels_first", 2, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("mobilenet_v2", 64, TargetLayer("featurizer.model.features.13", "channels_first", 4, 4)),
+        ("resnet18", 64, TargetLayer("featurizer.model.layer3", "channels_first", 4, 4)),
+        ("small_cnn", 16, TargetLayer("featurizer.3", "channels_first", 4, 4)),
+        ("small_cnn", 6, None),
+    ],
+)
+def test_a_coarse_map_and_the_finer_one_before_it(name: str, size: int, expected: TargetLayer | None) -> None:
+    network, shape = build(name, size), (3, size, size)
+    assert find_target_layer(network, shape).is_coarse
+    finer = find_finer_layer(network, shape)
+    assert finer == expected
+    if finer is not None:
+        assert not finer.is_coarse
+        assert find_target_layer(network, shape, finer.name) == finer
+
+
+def test_a_map_of_four_cells_per_side_is_not_coarse() -> None:
+    assert not TargetLayer("layer", "channels_first", 4, 4).is_coarse
+    assert TargetLayer("layer", "channels_first", 3, 7).is_coarse
+    assert str(TargetLayer("layer4", "tokens", 3, 7, extra=1)) == "layer4, 3 x 7 cells"
 
 
 def test_wrong_layers_raise_one_line_errors() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of the selected models on a page: Grad-CAM, perturbations and their rank, accuracy under attack."""
+"""Pictures of the selected models on a page: Grad-CAM, features, perturbations and ranks, accuracy under attack."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
+from domainwise.explain.features import map_features
 from domainwise.explain.perturbations import (
     has_perturbation,
     measure_ranks,
@@ -20,6 +21,7 @@ from domainwise.explain.perturbations import (
     summarize_perturbation,
 )
 from domainwise.explain.plots.accuracy import plot_robustness
+from domainwise.explain.plots.features import plot_features
 from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
 from domainwise.explain.robustness import attack_run
@@ -36,6 +38,7 @@ MAX_METHODS = 8
 
 # Small enough that a page takes half a minute.
 _NUM_EXAMPLES = 5
+_NUM_MAPPED = 160
 _NUM_ATTACKED = 200
 _ATTACK_STEPS = 10
 _RADII = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -145,6 +148,7 @@ def draw_model_pictures(
     }
     steps: dict[str, Callable[[], list[Picture]]] = {
         "Where the models look (Grad-CAM)": lambda: [_draw_grad_cam(runs, domain, which, device)],
+        "Features of the models (t-SNE)": lambda: [_draw_features(runs, which, device)],
         **{f"Perturbations of {label}": partial(_draw_perturbation, label, run) for label, run in perturbed.items()},
         **({"Ranks of the perturbations": lambda: [_draw_ranks(perturbed, device)]} if perturbed else {}),
         "Accuracy under attack": lambda: [_draw_robustness(runs, domain, which, device)],
@@ -197,6 +201,17 @@ def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, 
         f" Share of the heat on the object, over all {domain} images: {shares}. "
         f"The object covers {100 * coverage:.1f} % of the image."
     )
+
+
+def _draw_features(runs: Mapping[str, OpenRun], which: Which, device: torch.device | None) -> Picture:
+    num_domains = len(next(iter(runs.values())).dataset.domains)
+    maps = map_features(runs, images=max(1, _NUM_MAPPED // num_domains), which=which, device=device)
+    caption = (
+        "The same images for all models, none of them trained on; triangles are of unseen domains. Below each map: how "
+        "well a logistic regression predicts class and domain from the features of images that it was not fitted on. "
+        "Distances between the clusters of a t-SNE map, and their sizes, mean little."
+    )
+    return _build_picture("Features of the models (t-SNE)", caption, plot_features(maps))
 
 
 def _draw_perturbation(label: str, run: OpenRun) -> list[Picture]:

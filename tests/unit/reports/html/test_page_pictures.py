@@ -82,13 +82,15 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
     pictures = draw_model_pictures(runs, "shift_8", on_progress=lambda _, done, total: seen.append((done, total)))
     assert [picture.title for picture in pictures] == [
         "Where the models look (Grad-CAM)",
+        "Features of the models (t-SNE)",
         "Perturbations of mat",
         "Components of mat",
         "Ranks of the perturbations",
         "Accuracy under attack",
     ]
-    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen == [(done, 5) for done in range(6)]
     assert "on the object, over all shift_8 images: erm " in pictures[0].caption
+    assert "clusters of a t-SNE map, and their sizes, mean little" in pictures[1].caption
     assert all(picture.png for picture in pictures)
 
 
@@ -102,6 +104,7 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
         pictures = draw_model_pictures({"uat": run}, "shift_8")
     assert [(picture.title, bool(picture.png)) for picture in pictures] == [
         ("Where the models look (Grad-CAM)", False),
+        ("Features of the models (t-SNE)", True),
         ("Perturbations of uat", True),
         ("Ranks of the perturbations", True),
         ("Accuracy under attack", True),
@@ -110,7 +113,7 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
         write_page(tmp_path / "page.html", [run], model_pictures=True)
     page = (tmp_path / "page.html").read_text()
     assert page.count('<p role="note">This picture could not be drawn: Grad-CAM needs a layer') == 1
-    assert page.count("<img alt=") == 3
+    assert page.count("<img alt=") == 4
 
 
 def test_an_unexpected_error_in_a_picture_is_named(
@@ -134,6 +137,7 @@ def test_domains_with_fewer_images_than_the_picture_of_ranks_takes(tmp_path: Pat
     ).folder
     pictures = draw_model_pictures({"uat": run}, "light", dataset=tmp_path / "images")
     assert [picture.title for picture in pictures if picture.png][1:] == [
+        "Features of the models (t-SNE)",
         "Perturbations of uat",
         "Ranks of the perturbations",
         "Accuracy under attack",
