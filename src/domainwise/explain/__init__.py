@@ -1,4 +1,4 @@
-"""What trained models attend to, what their perturbations look like, and how they fare under attack."""
+"""What trained models attend to, what their perturbations look like, and their accuracy under attack and corruption."""
 
 from typing import TYPE_CHECKING
 
@@ -6,27 +6,40 @@ from domainwise.lazy import export_lazily
 
 if TYPE_CHECKING:
     from domainwise.explain.attention import measure_attention, measure_object_attention, tabulate_attention
+    from domainwise.explain.corruption_errors import measure_corruptions, summarize_corruptions
+    from domainwise.explain.corruptions import corrupt_images
     from domainwise.explain.gradcam import compute_gradcam, find_target_layer
     from domainwise.explain.perturbations import measure_ranks, read_perturbation_history, summarize_perturbation
     from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon, plot_robustness
+    from domainwise.explain.plots.corruptions import plot_corruptions
     from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
     from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
     from domainwise.explain.robustness import attack_run, average_by_epsilon, read_accuracy_by_epsilon
-    from domainwise.explain.runs import attack_runs, explain_runs, plot_perturbations, summarize_perturbations
+    from domainwise.explain.runs import (
+        attack_runs,
+        corrupt_runs,
+        explain_runs,
+        plot_perturbations,
+        summarize_perturbations,
+    )
 
 __all__ = [
     "attack_run",
     "attack_runs",
     "average_by_epsilon",
     "compute_gradcam",
+    "corrupt_images",
+    "corrupt_runs",
     "explain_runs",
     "find_target_layer",
     "measure_attention",
+    "measure_corruptions",
     "measure_object_attention",
     "measure_ranks",
     "plot_accuracy",
     "plot_accuracy_by_epsilon",
     "plot_components",
+    "plot_corruptions",
     "plot_gradcam",
     "plot_perturbation",
     "plot_perturbations",
@@ -35,6 +48,7 @@ __all__ = [
     "read_accuracy_by_epsilon",
     "read_perturbation_history",
     "sample_examples",
+    "summarize_corruptions",
     "summarize_perturbation",
     "summarize_perturbations",
     "tabulate_attention",
@@ -47,14 +61,18 @@ __getattr__ = export_lazily(
         "attack_runs": "runs",
         "average_by_epsilon": "robustness",
         "compute_gradcam": "gradcam",
+        "corrupt_images": "corruptions",
+        "corrupt_runs": "runs",
         "explain_runs": "runs",
         "find_target_layer": "gradcam",
         "measure_attention": "attention",
+        "measure_corruptions": "corruption_errors",
         "measure_object_attention": "attention",
         "measure_ranks": "perturbations",
         "plot_accuracy": "plots.accuracy",
         "plot_accuracy_by_epsilon": "plots.accuracy",
         "plot_components": "plots.perturbations",
+        "plot_corruptions": "plots.corruptions",
         "plot_gradcam": "plots.gradcam",
         "plot_perturbation": "plots.perturbations",
         "plot_perturbations": "runs",
@@ -63,6 +81,7 @@ __getattr__ = export_lazily(
         "read_accuracy_by_epsilon": "robustness",
         "read_perturbation_history": "perturbations",
         "sample_examples": "plots.gradcam",
+        "summarize_corruptions": "corruption_errors",
         "summarize_perturbation": "perturbations",
         "summarize_perturbations": "runs",
         "tabulate_attention": "attention",

@@ -14,6 +14,8 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.attention import Attention, AttentionTable, Target, measure_attention, tabulate_attention
+from domainwise.explain.corruption_errors import CorruptionResult, measure_corruptions
+from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES
 from domainwise.explain.perturbations import (
     PerturbationHistory,
     PerturbationSummary,
@@ -31,7 +33,7 @@ from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, load_algorithm, open_run
-from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
+from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork, DatasetCache
 
 # Train and test domains belong into a table's columns, not into a label.
 _LABEL_SETTINGS = ("network", "weights", "steps", "batch_size", "dropout", "augment", "dataset_options")
@@ -348,6 +350,94 @@ def attack_runs(
         )
         rows += [{"label": label, "trial": run.settings["trial_seed"], **asdict(each), "run": name} for each in results]
     return pl.DataFrame(rows)
+
+
+def corrupt_runs(
+    paths: Sequence[Path],
+    *,
+    domains: Sequence[str] = (),
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    images: int | None = 500,
+    which: Which = "best",
+    seed: int = 0,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
+    device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
+) -> pl.DataFrame:
+    """Measure the accuracy of runs of one dataset on corrupted images; `summarize_corruptions` gives the mCE.
+
+    Needs `domainwise[corruptions]`.
+
+    Args:
+        paths: run folders, or folders with runs below them.
+        domains, corruptions, severities, images, which, seed: as for `measure_corruptions`.
+        dataset: the runs' own dataset, if it is not a built-in one.
+        data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
+        device: auto, cpu, cuda or mps.
+
+    Returns:
+        One row per run, domain, corruption and severity: `label` (the method, and the settings in which its runs
+        differ), `trial`, `held_out` (the test domains), `run`, `domain`, `corruption`, `severity`, `accuracy`,
+        `images`. The corruption `clean` has severity 0.
+    """
+    if which not in get_args(Which):
+        raise unknown_choice("which", which, get_args(Which))
+    torch_device = pick_device(device)
+    runs = find_trained_runs(paths, f"{which}.safetensors")
+    _check_same_data(runs, ("dataset",))
+    trials: dict[int, list[int]] = {}
+    for position, run in enumerate(runs):
+        trials.setdefault(run.settings["trial_seed"], []).append(position)
+    results: dict[int, list[CorruptionResult]] = {}
+    held_out: dict[int, str] = {}
+    datasets = DatasetCache()
+    # Trials differ in their splits, so that only runs of one trial share images.
+    for number, (trial, positions) in enumerate(trials.items(), start=1):
+        opened = [
+            open_run(
+                runs[position].path,
+                dataset=dataset,
+                data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
+                on_data=on_progress,
+                datasets=datasets,
+            )
+            for position in positions
+        ]
+        title = f"corruptions, trial {trial} ({number} of {len(trials)})"
+        measured = measure_corruptions(
+            opened,
+            domains=domains,
+            corruptions=corruptions,
+            severities=severities,
+            images=images,
+            which=which,
+            seed=seed,
+            device=torch_device,
+            on_progress=partial(_report_as, on_progress, title),
+        )
+        results.update(zip(positions, measured, strict=True))
+        held_out.update(zip(positions, (", ".join(run.roles.test) for run in opened), strict=True))
+    labels, names = label_runs([run.settings for run in runs]), name_runs([run.path for run in runs])
+    return pl.DataFrame(
+        [
+            {
+                "label": labels[position],
+                "trial": run.settings["trial_seed"],
+                "held_out": held_out[position],
+                **asdict(each),
+                "run": names[position],
+            }
+            for position, run in enumerate(runs)
+            for each in results[position]
+        ]
+    )
 
 
 def _report_as(on_progress: OnProgress, title: str, what: str, done: int, total: int) -> None:
