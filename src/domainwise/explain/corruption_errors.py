@@ -159,7 +159,7 @@ def summarize_corruptions(frame: pl.DataFrame, reference: str | None = None) -> 
     """Summarize the corruption errors of each run on each domain.
 
     Args:
-        frame: what `corrupt_runs` returns: one row per run, domain, corruption and severity.
+        frame: one row per run, domain, corruption and severity, as the `measurements` of `corrupt_runs`.
         reference: label or run whose errors the others are divided by (default: `erm`, if it is a label). The runs of
             a label are the reference of runs of the same trial with the same held-out domains; a single run is the
             reference of all.
@@ -198,13 +198,17 @@ def summarize_corruptions(frame: pl.DataFrame, reference: str | None = None) -> 
 
 def _select_reference(sums: pl.DataFrame, reference: str | None) -> tuple[pl.DataFrame, list[str]]:
     """Return the rows of the reference, and the columns in which a run has to agree with it."""
-    labels, runs = (sums[name].unique(maintain_order=True).to_list() for name in ("label", "run"))
-    if reference is None or reference in labels:
-        name = REFERENCE if reference is None else reference
-        return sums.filter(label=name), ["trial", "held_out", "domain", "corruption"]
-    if reference not in runs:
-        raise unknown_choice("reference", reference, list(dict.fromkeys([*labels, *runs])))
+    check_reference(reference, sums["label"].to_list(), sums["run"].to_list())
+    if reference is None or reference in sums["label"]:
+        label = REFERENCE if reference is None else reference
+        return sums.filter(label=label), ["trial", "held_out", "domain", "corruption"]
     return sums.filter(run=reference), ["domain", "corruption"]
+
+
+def check_reference(reference: str | None, labels: Sequence[str], runs: Sequence[str]) -> None:
+    choices = list(dict.fromkeys([*labels, *runs]))
+    if reference is not None and reference not in choices:
+        raise unknown_choice("reference", reference, choices)
 
 
 def _divide(value: str, by: str) -> pl.Expr:
