@@ -14,6 +14,7 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
 from domainwise.explain.corruption_errors import measure_corruptions
+from domainwise.explain.corruptions import check_shape, load_library
 from domainwise.explain.perturbations import (
     has_perturbation,
     measure_ranks,
@@ -243,6 +244,12 @@ def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, dev
 
 
 def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
+    title = "Accuracy under corruptions"
+    try:
+        check_shape(next(iter(runs.values())).dataset.image_shape)
+        load_library()
+    except DomainwiseError as error:  # no failure: small images and a missing extra are common
+        return Picture(title, "", title, error=format_error(error))
     results = measure_corruptions(
         list(runs.values()),
         domains=[domain],
@@ -258,7 +265,7 @@ def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, de
         f"Accuracy on {rows[0]['images']} images of {domain} under the 15 common corruptions of ImageNet-C, whose "
         "parameters were chosen for images of 224 pixels; smaller images suffer more, most of all from blur."
     )
-    return _build_picture("Accuracy under corruptions", caption, plot_corruptions(pl.DataFrame(rows)))
+    return _build_picture(title, caption, plot_corruptions(pl.DataFrame(rows).with_columns(run="label")))
 
 
 def _build_picture(title: str, caption: str, figure: Figure) -> Picture:
