@@ -110,6 +110,11 @@ def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tm
         (("{runs}/erm-0", "--output", "r.gif"), "png, svg, pdf"),
         (("{runs}/erm-0", "--attack-steps", "0"), "at least 1 step"),
         (("--against-epsilon", "{runs}/nothing"), "nothing not found"),
+        (("{runs}/erm-0", "--corruptions", "--corruption", "frots"), "did you mean 'frost'"),
+        (("{runs}/erm-0", "--corruptions", "--severity", "6"), "from 1 to 5, got 6"),
+        (("{runs}/erm-0", "--corruptions", "--reference", "uatt"), "unknown reference 'uatt'"),
+        (("{runs}/erm-0", "--corruptions", "--against-epsilon"), "exclude each other"),
+        (("{runs}/erm-0", "--severity", "1"), "need --corruptions"),
     ],
 )
 def test_errors_are_one_line(
@@ -137,6 +142,45 @@ def test_a_folder_of_runs_and_json(domainwise: Callable[..., Any], runs: Path, t
     assert {(row["label"], row["trial"]) for row in rows} == {
         (label, trial) for label in ("erm", "uat, epsilon 0.5", "uat, epsilon 2.0") for trial in (0, 1)
     }
+
+
+CORRUPTIONS = ("--corruptions", "--corruption", "contrast", "--severity", 5, "--severity", 1, "--images", 20)
+
+
+def test_corruptions(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    folders = [runs / f"{name}-{trial}" for name in ("erm", "uat0.5") for trial in (0, 1)]
+    files = ("-o", tmp_path / "c.png", "--csv", tmp_path / "c.csv")
+    words = ("--corruption", "pixelate", "--domain", "shift_8", *files, "--device", "cpu", "--markdown")
+    result = domainwise("robustness", *folders, *CORRUPTIONS, *words)
+    assert result.code == 0, result.err
+    with Image.open(tmp_path / "c.png") as figure:
+        assert min(figure.size) > 300
+    frame = pl.read_csv(tmp_path / "c.csv")
+    assert len(frame) == 4 * (1 + 2 * 2)
+    head, _, *rows = result.out.splitlines()
+    assert head == "| method | domain | clean | corrupted | mCE | relative mCE |"
+    assert rows[0].startswith("| erm | shift_8 | ")
+    assert " | 100.0 ± 0.0 | " in rows[0]
+    assert rows[1].startswith("| uat | shift_8 | ")
+    assert rows[3] == "| domain | corruption | erm | uat |"
+    assert [row.split(" | ")[1] for row in rows[5:]] == ["clean", "contrast", "pixelate"]
+    one, other = (frame.filter(label="uat", corruption="contrast", trial=trial)["accuracy"].mean() for trial in (0, 1))
+    # As in the table of attacks, but the two severities of a run count as one.
+    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
+    assert rows[6].endswith(f"| {expected} |")
+
+
+def test_corruptions_without_a_reference(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    words = (*CORRUPTIONS, "--domain", "shift_8", "-o", tmp_path / "c.png")
+    result = domainwise("robustness", runs / "uat0.5-0", *words)
+    assert result.code == 0, result.err
+    assert result.out.split()[:6] == ["method", "domain", "clean", "corrupted", "mean", "error"]
+    assert "no mCE: no run of erm to divide by; add one, or choose --reference" in result.err
+    result = domainwise("robustness", runs / "uat0.5-0", *words, "--reference", "uat", "--json", "--quiet")
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert [row["mce"] for row in report["summary"]] == [1.0]
+    assert [row["severity"] for row in report["measurements"]] == [0, 1, 5]
 
 
 def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`domainwise robustness`: accuracy of trained models under attack, or against the epsilon of training (Figure 1)."""
+"""`domainwise robustness`: accuracy of trained models under attack or corruption, or by the epsilon of training."""
 
 import warnings
 from pathlib import Path
@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table, write_csv
+from domainwise.cli.console import (
+    DataProgress,
+    make_console,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    write_csv,
+)
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
+from domainwise.errors import DomainwiseError
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from domainwise.explain.runs import CorruptedAccuracy
     from domainwise.storage.run_folder import Which
     from domainwise.training.evaluation import AttackKind
 
@@ -23,6 +33,8 @@ domainwise robustness runs/erm runs/mat
 domainwise robustness runs/mat-0 runs/mat-1 --domain sketch --radius 0 --radius 0.5 --kind sample --csv attacks.csv
 
 domainwise robustness --against-epsilon sweeps/radii --output epsilon.png
+
+domainwise robustness --corruptions runs/erm runs/mat --severity 3 --output corruptions.png
 """
 
 
@@ -52,6 +64,23 @@ def robustness(
     against_epsilon: Annotated[
         bool, typer.Option("--against-epsilon", help="Do not attack; plot recorded accuracy against training epsilon.")
     ] = False,
+    corruptions: Annotated[
+        bool,
+        typer.Option(
+            "--corruptions", help="Do not attack; measure accuracy under the common corruptions of ImageNet-C, and mCE."
+        ),
+    ] = False,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(help="With --corruptions: corruption, such as fog (default: all 15). Repeatable."),
+    ] = None,
+    severity: Annotated[
+        list[int] | None, typer.Option(help="With --corruptions: severity, 1 to 5 (default: all). Repeatable.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="With --corruptions: method or run whose errors mCE divides by (default: erm)."),
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="Dataset of the runs, if it is not a built-in one.")] = None,
     data_dir: DataDir = None,
     algorithm: OwnAlgorithm = None,
@@ -59,14 +88,57 @@ def robustness(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Attack trained models with one perturbation per domain and one per sample, and plot the remaining accuracy."""
-    from domainwise.explain import attack_runs, plot_accuracy_by_epsilon, plot_robustness, read_accuracy_by_epsilon
+    """Attack trained models with one perturbation per domain and one per sample, and plot the remaining accuracy.
+
+    With --corruptions, corrupt the test images instead: 15 kinds of noise, blur, weather and compression.
+    """
+    from domainwise.explain import (
+        attack_runs,
+        corrupt_runs,
+        plot_accuracy_by_epsilon,
+        plot_corruptions,
+        plot_robustness,
+        read_accuracy_by_epsilon,
+    )
+    from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES
     from domainwise.explain.robustness import ATTACK_KINDS, RADII
     from domainwise.figures import check_figure_format, write_figure
 
     check_figure_format(output)
     if quiet:
         warnings.simplefilter("ignore")
+    if corruptions:
+        if against_epsilon:
+            raise DomainwiseError("--corruptions and --against-epsilon exclude each other")
+        with DataProgress(make_console(quiet, stderr=True)) as progress:
+            corrupted = corrupt_runs(
+                run,
+                domains=domain or (),
+                corruptions=list(dict.fromkeys(corruption or CORRUPTIONS)),
+                severities=sorted(set(severity or SEVERITIES)),
+                images=images,
+                which=cast("Which", which),
+                seed=seed,
+                reference=reference,
+                dataset=dataset,
+                data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
+                device=device,
+                on_progress=progress.report,
+            )
+        write_figure(output, plot_corruptions(corrupted.measurements))
+        if csv is not None:
+            write_csv(csv, corrupted.measurements)
+        if as_json:
+            print_json({"summary": corrupted.summary.to_dicts(), "measurements": corrupted.measurements.to_dicts()})
+        elif not quiet:
+            _print_corruptions(corrupted, markdown, reference)
+        if not quiet:
+            _print_written(output, csv)
+        return
+    if corruption or severity or reference:
+        raise DomainwiseError("--corruption, --severity and --reference need --corruptions")
     if against_epsilon:
         frame = read_accuracy_by_epsilon(run)
         figure, (header, rows) = plot_accuracy_by_epsilon(frame), _format_epsilons(frame)
@@ -97,7 +169,11 @@ def robustness(
     elif not quiet:
         print_table(header, rows, len(header) - (1 if against_epsilon else 3), is_markdown=markdown)
     if not quiet:
-        print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
+        _print_written(output, csv)
+
+
+def _print_written(output: Path, csv: Path | None) -> None:
+    print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
 
 
 def _format_radii(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:
@@ -128,3 +204,54 @@ def _format_epsilons(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]
         [method, "" if epsilon is None else f"{epsilon:g}", *[cells.get(domain, "") for domain in domains]]
         for (method, epsilon), cells in rows.items()
     ]
+
+
+def _print_corruptions(corrupted: "CorruptedAccuracy", is_markdown: bool, reference: str | None) -> None:
+    """Print the summary per method and domain, then the accuracy per corruption, then what the mCE leaves out."""
+    from domainwise.explain.corruption_errors import REFERENCE
+
+    summary = corrupted.summary
+    has_reference = summary["mce"].null_count() < len(summary)
+    print_table(*_format_corruption_summary(summary, has_reference), is_markdown=is_markdown)
+    print_text()
+    print_table(*_format_corruptions(corrupted.measurements), is_markdown=is_markdown)
+    name = reference or REFERENCE
+    if not has_reference:
+        print_line(f"no mCE: no run of {name} to divide by; add one, or choose --reference", stderr=True)
+    elif summary["mce"].null_count():
+        print_line(f"mCE only where {name} has the same trial and held-out domains", stderr=True)
+    if left_out := summary["left_out"].explode().drop_nulls().unique(maintain_order=True).to_list():
+        names = ", ".join(left_out)
+        print_line(f"relative mCE leaves out what costs {name} no accuracy in some trial: {names}", stderr=True)
+
+
+def _format_corruption_summary(summary: "pl.DataFrame", has_reference: bool) -> tuple[list[str], list[list[str]], int]:
+    from domainwise.selection.statistics import aggregate_means, format_percent
+
+    columns = {"clean": "clean", "accuracy": "corrupted"}
+    columns |= {"mce": "mCE", "relative_mce": "relative mCE"} if has_reference else {"error": "mean error"}
+    means = {
+        name: {
+            (row["label"], row["domain"]): format_percent(row["mean"], row["error"])
+            for row in aggregate_means(summary.drop_nulls(name), ["label", "domain"], name).iter_rows(named=True)
+        }
+        for name in columns
+    }
+    rows = [[*place, *(means[name].get(place, "") for name in columns)] for place in means["clean"]]
+    return ["method", "domain", *columns.values()], rows, len(columns)
+
+
+def _format_corruptions(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]], int]:
+    """Format the accuracy per corruption, averaged over severities: one column per method."""
+    import polars as pl
+
+    from domainwise.selection.statistics import aggregate_means, format_percent
+
+    runs = frame.group_by("label", "run", "domain", "corruption", maintain_order=True).agg(pl.col("accuracy").mean())
+    labels = frame["label"].unique(maintain_order=True).to_list()
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for row in aggregate_means(runs, ["label", "domain", "corruption"]).iter_rows(named=True):
+        cells = rows.setdefault((row["domain"], row["corruption"]), {})
+        cells[row["label"]] = format_percent(row["mean"], row["error"])
+    lines = [[*place, *(cells.get(label, "") for label in labels)] for place, cells in rows.items()]
+    return ["domain", "corruption", *labels], lines, len(labels)

@@ -10,6 +10,7 @@ Imports no torch, because worker processes import this module.
 import os
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -158,4 +159,4 @@ def _corrupt_in_processes(
 
 def _split(rows: "Images", count: int) -> list[tuple[int, "Images"]]:
     bounds = [len(rows) * part // count for part in range(count + 1)]
-    return [(start, rows[start:stop]) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [(start, rows[start:stop]) for start, stop in pairwise(bounds)]

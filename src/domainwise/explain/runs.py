@@ -14,6 +14,13 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.attention import Attention, AttentionTable, Target, measure_attention, tabulate_attention
+from domainwise.explain.corruption_errors import (
+    CorruptionResult,
+    check_reference,
+    measure_corruptions,
+    summarize_corruptions,
+)
+from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES
 from domainwise.explain.features import FeatureMaps, map_features
 from domainwise.explain.gradcam import TargetLayer, find_finer_layer, find_target_layer
 from domainwise.explain.perturbations import (
@@ -438,6 +445,108 @@ def attack_runs(
         )
         rows += [{"label": label, "trial": run.settings["trial_seed"], **asdict(each), "run": name} for each in results]
     return pl.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class CorruptedAccuracy:
+    """Accuracy of runs on corrupted images.
+
+    Args:
+        measurements: one row per run, domain, corruption and severity: `label` (the method, and the settings in which
+            its runs differ), `trial`, `held_out` (the test domains), `run`, `domain`, `corruption`, `severity`,
+            `accuracy`, `images`. The corruption `clean` has severity 0.
+        summary: one row per run and domain, as `summarize_corruptions` returns it.
+    """
+
+    measurements: pl.DataFrame
+    summary: pl.DataFrame
+
+
+def corrupt_runs(
+    paths: Sequence[Path],
+    *,
+    domains: Sequence[str] = (),
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    images: int | None = 500,
+    which: Which = "best",
+    seed: int = 0,
+    reference: str | None = None,
+    dataset: AnyDataset | None = None,
+    data_dir: str | Path | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    network: AnyNetwork | None = None,
+    device: str = "auto",
+    on_progress: OnProgress = ignore_progress,
+) -> CorruptedAccuracy:
+    """Measure the accuracy of runs of one dataset on corrupted images, and their mean corruption error (mCE).
+
+    Needs `domainwise[corruptions]`.
+
+    Args:
+        paths: run folders, or folders with runs below them.
+        domains, corruptions, severities, images, which, seed: as for `measure_corruptions`.
+        reference: method or run that the mCE is relative to, as for `summarize_corruptions`.
+        dataset: the runs' own dataset, if it is not a built-in one.
+        data_dir: folder of the datasets, as for training.
+        algorithm, network: the runs' own class or builder, as for `load_algorithm`.
+        device: auto, cpu, cuda or mps.
+    """
+    if which not in get_args(Which):
+        raise unknown_choice("which", which, get_args(Which))
+    torch_device = pick_device(device)
+    runs = find_trained_runs(paths, f"{which}.safetensors")
+    _check_same_data(runs, ("dataset",))
+    labels, names = label_runs([run.settings for run in runs]), name_runs([run.path for run in runs])
+    check_reference(reference, labels, names)
+    trials: dict[int, list[int]] = {}
+    for position, run in enumerate(runs):
+        trials.setdefault(run.settings["trial_seed"], []).append(position)
+    results: dict[int, list[CorruptionResult]] = {}
+    held_out: dict[int, str] = {}
+    datasets = DatasetCache()
+    # Trials differ in their splits, so that only runs of one trial share images.
+    for number, (trial, positions) in enumerate(trials.items(), start=1):
+        opened = [
+            open_run(
+                runs[position].path,
+                dataset=dataset,
+                data_dir=data_dir,
+                algorithm=algorithm,
+                network=network,
+                on_data=on_progress,
+                datasets=datasets,
+            )
+            for position in positions
+        ]
+        title = f"corruptions, trial {trial} ({number} of {len(trials)})"
+        measured = measure_corruptions(
+            opened,
+            domains=domains,
+            corruptions=corruptions,
+            severities=severities,
+            images=images,
+            which=which,
+            seed=seed,
+            device=torch_device,
+            on_progress=partial(_report_as, on_progress, title),
+        )
+        results.update(zip(positions, measured, strict=True))
+        held_out.update(zip(positions, (", ".join(run.roles.test) for run in opened), strict=True))
+    measurements = pl.DataFrame(
+        [
+            {
+                "label": labels[position],
+                "trial": run.settings["trial_seed"],
+                "held_out": held_out[position],
+                **asdict(each),
+                "run": names[position],
+            }
+            for position, run in enumerate(runs)
+            for each in results[position]
+        ]
+    )
+    return CorruptedAccuracy(measurements, summarize_corruptions(measurements, reference))
 
 
 def _report_as(on_progress: OnProgress, title: str, what: str, done: int, total: int) -> None:

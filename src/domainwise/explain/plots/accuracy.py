@@ -83,7 +83,7 @@ def plot_robustness(frame: pl.DataFrame) -> Figure:
     """
     means = aggregate_means(frame, ["label", "domain", "kind", "radius"])
     kinds, domains, labels = (frame[name].unique(maintain_order=True).to_list() for name in ("kind", "domain", "label"))
-    colors = _assign_colors(labels)
+    colors = assign_colors(labels)
     figure = Figure((max(5.5, 3.1 * len(domains) + 0.8), 2.9 * len(kinds) + 0.5), layout="constrained", dpi=120)
     panels = figure.subplots(len(kinds), len(domains), sharex=True, sharey=True, squeeze=False)
     for row, kind in zip(panels, kinds, strict=True):
@@ -106,7 +106,7 @@ def plot_accuracy_by_epsilon(frame: pl.DataFrame) -> Figure:
     """
     means = average_by_epsilon(frame).with_columns(label=pl.col("method").str.to_uppercase())
     domains = frame["domain"].unique(maintain_order=True).to_list()
-    colors = _assign_colors([method.upper() for method in frame["method"].unique(maintain_order=True)])
+    colors = assign_colors([method.upper() for method in frame["method"].unique(maintain_order=True)])
     figure = Figure((max(5.0, 3.3 * len(domains) + 0.8), 3.6), layout="constrained", dpi=120)
     panels = figure.subplots(1, len(domains), sharey=True, squeeze=False)[0]
     for panel, domain in zip(panels, domains, strict=True):
@@ -124,7 +124,7 @@ def add_legend(figure: Figure, panel: Axes) -> None:
     figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 6), fontsize=8)
 
 
-def _assign_colors(labels: Sequence[str]) -> dict[str, str]:
+def assign_colors(labels: Sequence[str]) -> dict[str, str]:
     return {label: f"C{index % 10}" for index, label in enumerate(labels)}
 
 

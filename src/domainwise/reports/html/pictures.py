@@ -1,4 +1,4 @@
-"""Pictures of the selected models on a page: Grad-CAM, features, perturbations and ranks, accuracy under attack."""
+"""Pictures of the selected models on a page: Grad-CAM, features, perturbations and their rank, robustness."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
+from domainwise.explain.corruption_errors import measure_corruptions
+from domainwise.explain.corruptions import check_shape, load_library
 from domainwise.explain.features import map_features
 from domainwise.explain.perturbations import (
     has_perturbation,
@@ -21,6 +23,7 @@ from domainwise.explain.perturbations import (
     summarize_perturbation,
 )
 from domainwise.explain.plots.accuracy import plot_robustness
+from domainwise.explain.plots.corruptions import plot_corruptions
 from domainwise.explain.plots.features import plot_features
 from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
@@ -43,6 +46,8 @@ _NUM_ATTACKED = 200
 _ATTACK_STEPS = 10
 _RADII = (0.0, 0.25, 0.5, 1.0, 2.0)
 _NUM_STACKED = 128
+_NUM_CORRUPTED = 50
+_SEVERITIES = (1, 3, 5)
 _DPI = 100
 
 
@@ -152,6 +157,7 @@ def draw_model_pictures(
         **{f"Perturbations of {label}": partial(_draw_perturbation, label, run) for label, run in perturbed.items()},
         **({"Ranks of the perturbations": lambda: [_draw_ranks(perturbed, device)]} if perturbed else {}),
         "Accuracy under attack": lambda: [_draw_robustness(runs, domain, which, device)],
+        "Accuracy under corruptions": lambda: [_draw_corruptions(runs, domain, which, device)],
     }
     pictures: list[Picture] = []
     for done, (title, draw) in enumerate(steps.items()):
@@ -250,6 +256,31 @@ def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, dev
         "for all images of the domain, computed on its holdout, or one per image."
     )
     return _build_picture("Accuracy under attack", caption, plot_robustness(pl.DataFrame(rows)))
+
+
+def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
+    title = "Accuracy under corruptions"
+    try:
+        check_shape(next(iter(runs.values())).dataset.image_shape)
+        load_library()
+    except DomainwiseError as error:  # no failure: small images and a missing extra are common
+        return Picture(title, "", title, error=format_error(error))
+    results = measure_corruptions(
+        list(runs.values()),
+        domains=[domain],
+        severities=_SEVERITIES,
+        images=_NUM_CORRUPTED,
+        which=which,
+        device=device,
+    )
+    rows = [
+        {**asdict(each), "label": label} for label, measured in zip(runs, results, strict=True) for each in measured
+    ]
+    caption = (
+        f"Accuracy on {rows[0]['images']} images of {domain} under the 15 common corruptions of ImageNet-C, whose "
+        "parameters were chosen for images of 224 pixels; smaller images suffer more, most of all from blur."
+    )
+    return _build_picture(title, caption, plot_corruptions(pl.DataFrame(rows).with_columns(run="label")))
 
 
 def _build_picture(title: str, caption: str, figure: Figure) -> Picture:

@@ -1,5 +1,6 @@
 """The pictures on a page are of the selected models."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,9 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
         "Components of mat",
         "Ranks of the perturbations",
         "Accuracy under attack",
+        "Accuracy under corruptions",
     ]
-    assert seen == [(done, 5) for done in range(6)]
+    assert seen == [(done, 6) for done in range(7)]
     assert "on the object, over all shift_8 images: erm " in pictures[0].caption
     assert "clusters of a t-SNE map, and their sizes, mean little" in pictures[1].caption
     assert all(picture.png for picture in pictures)
@@ -108,6 +110,7 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
         ("Perturbations of uat", True),
         ("Ranks of the perturbations", True),
         ("Accuracy under attack", True),
+        ("Accuracy under corruptions", True),
     ]
     with pytest.warns(UserWarning, match="could not be drawn"):
         write_page(tmp_path / "page.html", [run], model_pictures=True)
@@ -123,6 +126,15 @@ def test_an_unexpected_error_in_a_picture_is_named(
     with pytest.warns(UserWarning, match="Ranks of the perturbations: could not be drawn: AttributeError: 'Ranks'"):
         pictures = draw_model_pictures({"mat": runs["mat"]}, "shift_8")
     assert [picture.title for picture in pictures if picture.error] == ["Ranks of the perturbations"]
+
+
+def test_without_the_extra_the_picture_of_corruptions_is_a_note(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    *_, picture = draw_model_pictures({"erm": runs["erm"]}, "shift_8")
+    assert picture.title == "Accuracy under corruptions"
+    assert picture.error.endswith("pip install 'domainwise[corruptions]'")
 
 
 def test_domains_with_fewer_images_than_the_picture_of_ranks_takes(tmp_path: Path) -> None:
@@ -141,4 +153,8 @@ def test_domains_with_fewer_images_than_the_picture_of_ranks_takes(tmp_path: Pat
         "Perturbations of uat",
         "Ranks of the perturbations",
         "Accuracy under attack",
+    ]
+    # 16 x 16 pixels are too few to corrupt; that is said on the page, and is no warning.
+    assert [picture.error for picture in pictures if picture.error] == [
+        "corruptions need images of at least 32 x 32 pixels, got 16 x 16"
     ]
