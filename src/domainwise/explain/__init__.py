@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon, plot_robustness
     from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
     from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
-    from domainwise.explain.robustness import attack_run, average_by_epsilon, read_accuracy_by_epsilon
+    from domainwise.explain.robustness import attack_run, average_attacks, average_by_epsilon, read_accuracy_by_epsilon
     from domainwise.explain.runs import attack_runs, explain_runs, plot_perturbations, summarize_perturbations
 
 __all__ = [
     "attack_run",
     "attack_runs",
+    "average_attacks",
     "average_by_epsilon",
     "compute_gradcam",
     "explain_runs",
@@ -45,6 +46,7 @@ __getattr__ = export_lazily(
     {
         "attack_run": "robustness",
         "attack_runs": "runs",
+        "average_attacks": "robustness",
         "average_by_epsilon": "robustness",
         "compute_gradcam": "gradcam",
         "explain_runs": "runs",
