@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from domainwise.errors import DomainwiseError
 
-Kind = Literal["algorithm", "dataset", "network"]
+Kind = Literal["algorithm", "dataset", "network", "attack"]
 
 
 @dataclass(frozen=True)

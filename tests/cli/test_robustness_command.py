@@ -65,17 +65,17 @@ def test_figure_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_pa
     frame = pl.read_csv(tmp_path / "r.csv")
     assert len(frame) == 4 * 2 * 2
     assert set(frame["label"]) == {"erm", "uat"}
-    for row in frame.filter(pl.col("radius") == 0).iter_rows(named=True):
+    for row in frame.filter(pl.col("epsilon") == 0).iter_rows(named=True):
         recorded = RunFolder(runs / row["run"]).read_records()[-1]["accuracy"]["shift_8"]["main"]
         assert row["accuracy"] == recorded
     head, _, *rows = result.out.splitlines()
-    assert head == "| method | domain | attack | 0 | 1 |"
+    assert head == "| method | domain | attack | norm | 0 | 1 |"
     assert len(rows) == 2 * 2
-    clean = frame.filter(pl.col("radius") == 0, pl.col("label") == "uat", pl.col("kind") == "sample")["accuracy"]
+    clean = frame.filter(pl.col("epsilon") == 0, pl.col("label") == "uat", pl.col("attack") == "sample")["accuracy"]
     one, other = clean.to_list()
     # The standard deviation of two values is half their distance; the error divides it by the root of two.
     expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
-    assert any(f"| uat | shift_8 | sample | {expected} |" in row for row in rows)
+    assert any(f"| uat | shift_8 | sample | l2 | {expected} |" in row for row in rows)
 
 
 def test_test_domains_are_attacked_by_default(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
@@ -83,7 +83,49 @@ def test_test_domains_are_attacked_by_default(domainwise: Callable[..., Any], ru
     result = domainwise("robustness", runs / "erm-0", *words)
     assert result.code == 0, result.err
     frame = pl.read_csv(tmp_path / "r.csv")
-    assert frame.select("domain", "kind", "images").rows() == [("shift_0", "domain", 5), ("shift_8", "domain", 5)]
+    assert frame.select("domain", "attack", "images").rows() == [("shift_0", "domain", 5), ("shift_8", "domain", 5)]
+
+
+def test_attacks_in_linf_with_one_of_our_own(
+    domainwise: Callable[..., Any], runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("brighter.py").write_text("def attack(model, x, y, epsilon):\n    return (x + epsilon).clamp(0, 1)\n")
+    attacks = ("--attack", "fgsm", "--attack", "pgd", "--attack", "domain", "--attack", "brighter:attack")
+    epsilons = ("--epsilon", "4/255", "--epsilon", 0, "--restarts", 2, "--attack-step-size", "1/255")
+    rest = (
+        "--attack-steps",
+        2,
+        "--images",
+        10,
+        "--domain",
+        "shift_0",
+        "--device",
+        "cpu",
+        "--csv",
+        "r.csv",
+        "--markdown",
+    )
+    result = domainwise("robustness", runs / "erm-0", *attacks, "--norm", "linf", *epsilons, *rest)
+    assert result.code == 0, result.err
+    head, _, *rows = result.out.splitlines()
+    assert head == "| method | domain | attack | norm | 0 | 4/255 |"
+    assert [row.split(" | ")[2:4] for row in rows] == [
+        [name, "linf"] for name in ("fgsm", "pgd", "domain", "brighter:attack")
+    ]
+    # One run: the binomial error of its images.
+    assert all("±" in cell for row in rows for cell in row.split(" | ")[4:])
+    frame = pl.read_csv("r.csv")
+    assert frame["epsilon"].to_list() == pytest.approx([0, 4 / 255] * 4)
+    assert set(frame["images"]) == {10}
+    assert Path("robustness.png").exists()
+
+
+def test_apgd_of_two_classes_says_so(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
+    args = ("--attack", "apgd", "--epsilon", "4/255", "--attack-steps", 2, "--images", 5, "-o", tmp_path / "r.png")
+    result = domainwise("robustness", runs / "erm-0", *args, "--device", "cpu")
+    assert result.code == 0, result.err
+    assert "needs at least 3 classes, got 2; apgd ascends the cross-entropy only" in result.err
 
 
 def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
@@ -109,6 +151,11 @@ def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tm
         (("{runs}/erm-0", "--which", "newest"), "unknown which 'newest'"),
         (("{runs}/erm-0", "--output", "r.gif"), "png, svg, pdf"),
         (("{runs}/erm-0", "--attack-steps", "0"), "at least 1 step"),
+        (("{runs}/erm-0", "--attack", "pgdd"), "did you mean 'pgd'"),
+        (("{runs}/erm-0", "--attack", "pgd", "--norm", "l3"), "unknown norm 'l3'"),
+        (("{runs}/erm-0", "--attack", "pgd", "--epsilon", "4 / 255 rms"), "without unit"),
+        (("{runs}/erm-0", "--attack", "autoattack"), "needs at least 4 classes"),
+        (("{runs}/erm-0", "--attack", "nowhere:attack"), "could not import attack 'nowhere:attack'"),
         (("--against-epsilon", "{runs}/nothing"), "nothing not found"),
         (("{runs}/erm-0", "--corruptions", "--corruption", "frots"), "did you mean 'frost'"),
         (("{runs}/erm-0", "--corruptions", "--severity", "6"), "from 1 to 5, got 6"),

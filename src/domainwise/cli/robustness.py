@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     import polars as pl
 
     from domainwise.explain.runs import CorruptedAccuracy
+    from domainwise.perturbations.base import Norm
     from domainwise.storage.run_folder import Which
-    from domainwise.training.evaluation import AttackKind
 
 EXAMPLES = """
 Examples:
 
 domainwise robustness runs/erm runs/mat
 
-domainwise robustness runs/mat-0 runs/mat-1 --domain sketch --radius 0 --radius 0.5 --kind sample --csv attacks.csv
+domainwise robustness runs/mat-0 runs/mat-1 --domain sketch --epsilon 0 --epsilon 0.5 --attack sample --csv attacks.csv
+
+domainwise robustness runs/erm runs/mat --attack fgsm --attack pgd --attack apgd --norm linf --epsilon 0 --epsilon 4/255
 
 domainwise robustness --against-epsilon sweeps/radii --output epsilon.png
 
@@ -43,15 +45,37 @@ def robustness(
     domain: Annotated[
         list[str] | None, typer.Option(help="Domain to attack (default: the test domains). Repeatable.")
     ] = None,
-    radius: Annotated[
-        list[float] | None,
-        typer.Option(help="l2 radius over an image in [0, 1] (default: 0, 0.25, 0.5, 1, 2, 4). Repeatable."),
-    ] = None,
-    kind: Annotated[
+    attack: Annotated[
         list[str] | None,
-        typer.Option(help="Attack: domain (one perturbation per domain) or sample (default: both). Repeatable."),
+        typer.Option(
+            "--attack",
+            "--kind",
+            help="Attack: domain (one perturbation per domain), sample, fgsm, pgd, apgd, apgd-t, autoattack, or "
+            "package.module:function (default: domain and sample). Repeatable.",
+        ),
     ] = None,
-    attack_steps: Annotated[int, typer.Option(help="Ascent steps per attack.")] = 20,
+    norm: Annotated[
+        str | None, typer.Option(help="l2 or linf (default: l2 for domain and sample alone, otherwise linf).")
+    ] = None,
+    epsilon: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--epsilon",
+            "--radius",
+            help="Radius for images in [0, 1], such as 4/255 for linf, 0.5 or '2/255 rms' for l2 (default: 0 to 8/255 "
+            "for linf, 0 to 4 for l2). Repeatable.",
+        ),
+    ] = None,
+    attack_steps: Annotated[
+        int | None, typer.Option(help="Ascent steps per attack (default: 20; apgd, apgd-t, autoattack: 100).")
+    ] = None,
+    attack_step_size: Annotated[
+        str | None,
+        typer.Option(help="Step size (default: epsilon / 4 for pgd, 2.5 epsilon / steps for domain and sample)."),
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option(help="Random starts of sample, pgd, apgd and apgd-t; the worst counts, image by image.")
+    ] = 1,
     images: Annotated[int, typer.Option(help="Maximum number of images per domain.")] = 500,
     which: Annotated[str, typer.Option(help="Model of each run: best (as selected) or last.")] = "best",
     seed: Annotated[int, typer.Option(help="Seed for the random starts of attacks.")] = 0,
@@ -88,7 +112,7 @@ def robustness(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Attack trained models with one perturbation per domain and one per sample, and plot the remaining accuracy.
+    """Attack trained models, per domain or per sample, and plot the remaining accuracy.
 
     With --corruptions, corrupt the test images instead: 15 kinds of noise, blur, weather and compression.
     """
@@ -101,7 +125,7 @@ def robustness(
         read_accuracy_by_epsilon,
     )
     from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES
-    from domainwise.explain.robustness import ATTACK_KINDS, RADII
+    from domainwise.explain.robustness import DEFAULT_ATTACKS
     from domainwise.figures import check_figure_format, write_figure
 
     check_figure_format(output)
@@ -110,6 +134,8 @@ def robustness(
     if corruptions:
         if against_epsilon:
             raise DomainwiseError("--corruptions and --against-epsilon exclude each other")
+        if attack or epsilon or norm:
+            raise DomainwiseError("--attack, --epsilon and --norm have no effect with --corruptions; run both in turn")
         with DataProgress(make_console(quiet, stderr=True)) as progress:
             corrupted = corrupt_runs(
                 run,
@@ -147,9 +173,12 @@ def robustness(
             frame = attack_runs(
                 run,
                 domains=domain or (),
-                radii=sorted(set(radius or RADII)),
-                kinds=[cast("AttackKind", each) for each in kind or ATTACK_KINDS],
+                attacks=attack or DEFAULT_ATTACKS,
+                norm=cast("Norm | None", norm),
+                epsilons=epsilon or (),
                 steps=attack_steps,
+                step_size=attack_step_size,
+                restarts=restarts,
                 images=images,
                 which=cast("Which", which),
                 seed=seed,
@@ -160,14 +189,14 @@ def robustness(
                 device=device,
                 on_progress=progress.report,
             )
-        figure, (header, rows) = plot_robustness(frame), _format_radii(frame)
+        figure, (header, rows) = plot_robustness(frame), _format_attacks(frame)
     write_figure(output, figure)
     if csv is not None:
         write_csv(csv, frame)
     if as_json:
         print_json(frame.to_dicts())
     elif not quiet:
-        print_table(header, rows, len(header) - (1 if against_epsilon else 3), is_markdown=markdown)
+        print_table(header, rows, len(header) - (1 if against_epsilon else 4), is_markdown=markdown)
     if not quiet:
         _print_written(output, csv)
 
@@ -176,18 +205,24 @@ def _print_written(output: Path, csv: Path | None) -> None:
     print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
 
 
-def _format_radii(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:
-    from domainwise.selection.statistics import aggregate_means, format_percent
+def _format_attacks(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:
+    import polars as pl
 
-    means = aggregate_means(frame, ["label", "domain", "kind", "radius"])
-    radii = frame["radius"].unique().sort().to_list()
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for each in means.sort("radius", maintain_order=True).iter_rows(named=True):
-        rows.setdefault((each["label"], each["domain"], each["kind"]), []).append(
-            format_percent(each["mean"], each["error"])
-        )
-    header = ["method", "domain", "attack", *[f"{radius:g}" for radius in radii]]
-    return header, [[*place, *cells] for place, cells in rows.items()]
+    from domainwise.explain import average_attacks
+    from domainwise.perturbations.radius import format_radius
+    from domainwise.selection.statistics import format_percent
+
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for each in average_attacks(frame).sort("epsilon", maintain_order=True, nulls_last=True).iter_rows(named=True):
+        # Attacks that were not given an epsilon have their own one.
+        radius = "own" if each["epsilon"] is None else format_radius(each["epsilon"], each["norm"])
+        columns[radius] = None
+        place = (each["label"], each["domain"], each["attack"], each["norm"] or "")
+        rows.setdefault(place, {})[radius] = format_percent(each["mean"], each["error"])
+    places = frame.select("label", "domain", "attack", pl.col("norm").fill_null("")).unique(maintain_order=True).rows()
+    header = ["method", "domain", "attack", "norm", *columns]
+    return header, [[*place, *[rows[place].get(radius, "") for radius in columns]] for place in places]
 
 
 def _format_epsilons(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from domainwise.explain.plots.features import plot_features
     from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
     from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
-    from domainwise.explain.robustness import attack_run, average_by_epsilon, read_accuracy_by_epsilon
+    from domainwise.explain.robustness import attack_run, average_attacks, average_by_epsilon, read_accuracy_by_epsilon
     from domainwise.explain.runs import (
         attack_runs,
         corrupt_runs,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "attack_run",
     "attack_runs",
+    "average_attacks",
     "average_by_epsilon",
     "compute_gradcam",
     "corrupt_images",
@@ -67,6 +68,7 @@ __getattr__ = export_lazily(
     {
         "attack_run": "robustness",
         "attack_runs": "runs",
+        "average_attacks": "robustness",
         "average_by_epsilon": "robustness",
         "compute_gradcam": "gradcam",
         "embed_features": "features",

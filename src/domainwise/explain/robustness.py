@@ -1,46 +1,81 @@
 """Accuracy of trained models under attacks of growing radius, and against the epsilon of their training (Figure 1).
 
-The attacks are those of `domainwise.training.evaluation`. The sample-wise attack perturbs every image separately. The
-domain-wise attack fits a single perturbation on the domain's holdout and adds it to the images of its main part, which
-it has not seen.
+The attacks are those of `domainwise.training.attacks`, or someone else's. The domain-wise attack fits a single
+perturbation on the domain's holdout and adds it to the images of its main part, which it has not seen; all others
+perturb every image separately.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.perturbations.base import Norm
 from domainwise.perturbations.radius import parse_radius
+from domainwise.plugins import import_name
 from domainwise.selection import SELECTIONS
 from domainwise.selection.runs import check_no_duplicates, read_runs
+from domainwise.selection.score import binomial_variance
 from domainwise.selection.statistics import aggregate_means
 from domainwise.storage.run_folder import RunFolder, Which
-from domainwise.training.evaluation import AttackKind, build_attack, count_correct
+from domainwise.training.attacks import (
+    ATTACK_NAMES,
+    AttackName,
+    AttackSettings,
+    ModelAttack,
+    adapt_attack,
+    build_attack,
+    check_num_classes,
+    takes_epsilon,
+)
+from domainwise.training.evaluation import count_correct
 from domainwise.training.loading import OpenRun
 
-ATTACK_KINDS: tuple[AttackKind, ...] = get_args(AttackKind)
-ATTACKS: Mapping[AttackKind, str] = {"domain": "one perturbation per domain", "sample": "one perturbation per sample"}
-RADII = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+# Titles of figures.
+ATTACKS: Mapping[str, str] = {
+    "domain": "one perturbation per domain",
+    "sample": "one perturbation per sample",
+    "fgsm": "FGSM",
+    "pgd": "PGD",
+    "apgd": "APGD",
+    "apgd-t": "targeted APGD",
+    "autoattack": "AutoAttack",
+}
+DEFAULT_ATTACKS: tuple[AttackName, ...] = ("domain", "sample")
+EPSILONS: Mapping[Norm, tuple[float, ...]] = {
+    "l2": (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
+    "linf": (0.0, 1 / 255, 2 / 255, 4 / 255, 8 / 255),
+}
 AVERAGE = "average"
+
+# Names, such as "pgd" or "package.module:function", or own attacks by name.
+Attacks = Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class AttackResult:
-    """Accuracy of one run's model on one domain under one attack."""
+    """Accuracy of one run's model on one domain under one attack.
+
+    Args:
+        norm, epsilon: None for an own attack that is not called with an epsilon.
+    """
 
     run: str
     domain: str
-    kind: AttackKind
-    radius: float
+    attack: str
+    norm: Norm | None
+    epsilon: float | None
     accuracy: float
     images: int
 
@@ -49,9 +84,12 @@ def attack_run(
     run: OpenRun,
     *,
     domains: Sequence[str] = (),
-    radii: Sequence[float] = RADII,
-    kinds: Sequence[AttackKind] = ATTACK_KINDS,
-    steps: int = 20,
+    attacks: Attacks = DEFAULT_ATTACKS,
+    norm: Norm | None = None,
+    epsilons: Sequence[float | str] = (),
+    steps: int | None = None,
+    step_size: float | str | None = None,
+    restarts: int = 1,
     images: int | None = None,
     which: Which = "best",
     seed: int = 0,
@@ -62,29 +100,53 @@ def attack_run(
 
     Args:
         domains: names of the domains (default: the run's test domains).
-        radii: l2 radii over a whole image in [0, 1], whatever its size. Radius 0 gives the clean accuracy.
-        kinds: kinds of attack, `domain` and `sample`.
-        steps: ascent steps per attack.
+        attacks: names of attacks: `domain`, `sample`, `fgsm`, `pgd`, `apgd`, `apgd-t`, `autoattack`, or
+            `package.module:function`. Or a dict of names to attacks, which may be a name, a function of (model, x, y)
+            or (model, x, y, epsilon) that returns perturbed images, or an attack object of torchattacks or foolbox.
+        norm: `l2` or `linf` (default: l2 for `domain` and `sample` alone, otherwise linf).
+        epsilons: radii of the attacks, numbers or text such as `4/255` or `2/255 rms` (default: `EPSILONS` of the
+            norm). An l2 radius is over a whole image in [0, 1], whatever its size. Radius 0 gives the clean accuracy.
+        steps, step_size, restarts: as for `AttackSettings`.
         images: number of images per domain, from its main part (default: all).
         which: model of the run, `best` or `last`.
         seed: seed for the random starts.
     """
-    _check_attack(radii, kinds, steps, images)
+    resolved = _resolve_attacks(attacks)
+    norm = norm or ("l2" if set(resolved) <= set(DEFAULT_ATTACKS) else "linf")
+    if norm not in EPSILONS:
+        raise unknown_choice("norm", norm, EPSILONS)
+    if images is not None and images < 1:
+        raise DomainwiseError(f"the number of images must be at least 1, got {images}")
+    shape = run.dataset.image_shape
+    radii = sorted({_parse_radius(each, shape, norm) for each in epsilons or EPSILONS[norm]})
+    size = None if step_size is None else _parse_radius(step_size, shape, norm, "step_size")
+    shared = AttackSettings(DEFAULT_ATTACKS[0], None, norm, steps, size, restarts, seed)
     names = tuple(domains) or run.roles.test
     for name in names:
         if name not in run.dataset.domain_names:
             raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
+    for attack in resolved.values():
+        check_num_classes(attack, len(run.dataset.classes))
     device = device or torch.device("cpu")
     model = run.model(which).to(device)
+    plan = [
+        (name, label, attack, radius)
+        for name in names
+        for label, attack in resolved.items()
+        for radius in (radii if takes_epsilon(attack) else (None,))
+    ]
+    parts = {name: run.splits[name].main[:images] for name in names}
+    total, done = sum(len(parts[name]) for name, *_ in plan), 0
     results: list[AttackResult] = []
-    for name in names:
-        domain, split = run.dataset.domains[run.dataset.index(name)], run.splits[name]
-        attacked = Split(main=split.main[:images], holdout=split.holdout)
-        for kind in kinds:
-            for radius in radii:
-                accuracy = evaluate_under_attack(model, domain, attacked, kind, radius, steps, seed, device)
-                results.append(AttackResult(run.name, name, kind, radius, accuracy, len(attacked.main)))
-                on_progress(f"attacking {run.name}", len(results), len(names) * len(kinds) * len(radii))
+    for name, label, attack, radius in plan:
+        domain = run.dataset.domains[run.dataset.index(name)]
+        split = Split(main=parts[name], holdout=run.splits[name].holdout)
+        report = partial(_report_images, on_progress, f"attacking {run.name}", done, total)
+        settings = replace(shared, attack=attack, epsilon=radius)
+        accuracy = evaluate_under_attack(model, domain, split, settings, device, report)
+        used_norm = None if radius is None else norm
+        results.append(AttackResult(run.name, name, label, used_norm, radius, accuracy, len(split.main)))
+        done += len(split.main)
     return results
 
 
@@ -92,31 +154,73 @@ def evaluate_under_attack(
     model: nn.Module,
     domain: Domain,
     split: Split,
-    kind: AttackKind,
-    radius: float,
-    steps: int,
-    seed: int,
+    settings: AttackSettings,
     device: torch.device,
+    on_images: Callable[[int], None] = lambda count: None,
 ) -> float:
-    """Return the model's accuracy on the attacked images of the split's main part."""
-    if kind == "domain" and radius > 0 and not len(split.holdout):
-        raise DomainwiseError(f"domain {domain.name!r} has no holdout to fit a perturbation on; use --kind sample")
+    """Return the model's accuracy on the attacked images of the split's main part.
+
+    Args:
+        on_images: called with the number of images attacked so far.
+    """
+    if settings.attack == "domain" and settings.epsilon and not len(split.holdout):
+        raise DomainwiseError(f"domain {domain.name!r} has no holdout to fit a perturbation on; use --attack sample")
     holdout = iterate_batches(domain, split.holdout, device)
-    shape = tuple(domain.images.shape[1:])
-    attack = build_attack(model, shape, kind, radius, steps, seed, device, fit_batches=holdout)
-    return count_correct(model, domain, split.main, device, attack) / len(split.main)
+    attack = build_attack(model, settings, tuple(domain.images.shape[1:]), device, fit_batches=holdout)
+    count = 0
+
+    def attack_and_report(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal count
+        x_adv = attack(x, y)
+        count += len(x)
+        on_images(count)
+        return x_adv
+
+    return count_correct(model, domain, split.main, device, attack_and_report) / len(split.main)
 
 
-def _check_attack(radii: Sequence[float], kinds: Sequence[str], steps: int, images: int | None) -> None:
-    if not radii or not all(0 <= radius < float("inf") for radius in radii):
-        raise DomainwiseError(f"radii must be numbers of at least 0, got {list(radii)}")
-    for kind in kinds:
-        if kind not in ATTACK_KINDS:
-            raise unknown_choice("kind of attack", kind, ATTACK_KINDS)
-    if steps < 1:
-        raise DomainwiseError(f"an attack needs at least 1 step, got {steps}")
-    if images is not None and images < 1:
-        raise DomainwiseError(f"the number of images must be at least 1, got {images}")
+def _report_images(on_progress: OnProgress, task: str, before: int, total: int, count: int) -> None:
+    on_progress(task, before + count, total)
+
+
+def average_attacks(frame: pl.DataFrame) -> pl.DataFrame:
+    """Average over runs: one row per label, domain, attack, norm and epsilon, with `mean`, `error` and `count`.
+
+    The error of a single run is the binomial one of its images.
+
+    Args:
+        frame: one row per measurement, as `attack_runs` returns it.
+    """
+    keys = ["label", "domain", "attack", "norm", "epsilon"]
+    means = aggregate_means(frame, keys)
+    images = frame.group_by(keys, maintain_order=True).agg(pl.col("images").first())["images"]
+    binomial = pl.Series(np.sqrt(binomial_variance(means["mean"].to_numpy(), images.to_numpy())))
+    return means.with_columns(error=pl.col("error").fill_null(binomial))
+
+
+def _resolve_attacks(attacks: Attacks) -> dict[str, AttackName | ModelAttack]:
+    """Return built-in attacks by name, and own ones as functions."""
+    named = attacks if isinstance(attacks, Mapping) else {each: each for each in attacks}
+    if not named:
+        raise DomainwiseError(f"at least one attack is needed; choices: {', '.join(ATTACK_NAMES)}")
+    resolved: dict[str, AttackName | ModelAttack] = {}
+    for label, attack in named.items():
+        if isinstance(attack, str) and attack in ATTACK_NAMES:
+            resolved[label] = attack
+        elif isinstance(attack, str) and ":" not in attack:
+            raise unknown_choice(
+                "attack", attack, ATTACK_NAMES, f"{', '.join(ATTACK_NAMES)}, or package.module:function"
+            )
+        else:
+            resolved[label] = adapt_attack(import_name("attack", attack) if isinstance(attack, str) else attack)
+    return resolved
+
+
+def _parse_radius(value: float | str, shape: Sequence[int], norm: Norm, name: str = "epsilon") -> float:
+    try:
+        return parse_radius(value, shape, norm, name)
+    except ValueError as error:
+        raise DomainwiseError(str(error)) from None
 
 
 def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:

@@ -34,12 +34,12 @@ from domainwise.explain.perturbations import (
 )
 from domainwise.explain.plots.gradcam import Examples, plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
-from domainwise.explain.robustness import ATTACK_KINDS, RADII, attack_run
+from domainwise.explain.robustness import DEFAULT_ATTACKS, Attacks, attack_run
+from domainwise.perturbations.base import Norm
 from domainwise.selection.statistics import pluralize
 from domainwise.storage.discovery import discover
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
-from domainwise.training.evaluation import AttackKind
 from domainwise.training.loading import OpenRun, load_algorithm, open_run
 from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork, DatasetCache
 
@@ -392,9 +392,12 @@ def attack_runs(
     paths: Sequence[Path],
     *,
     domains: Sequence[str] = (),
-    radii: Sequence[float] = RADII,
-    kinds: Sequence[AttackKind] = ATTACK_KINDS,
-    steps: int = 20,
+    attacks: Attacks = DEFAULT_ATTACKS,
+    norm: Norm | None = None,
+    epsilons: Sequence[float | str] = (),
+    steps: int | None = None,
+    step_size: float | str | None = None,
+    restarts: int = 1,
     images: int | None = 500,
     which: Which = "best",
     seed: int = 0,
@@ -409,15 +412,16 @@ def attack_runs(
 
     Args:
         paths: run folders, or folders with runs below them.
-        domains, radii, kinds, steps, images, which, seed: as for `attack_run`.
+        domains, attacks, norm, epsilons, steps, step_size, restarts, images, which, seed: as for `attack_run`.
         dataset: the runs' own dataset, if it is not a built-in one.
         data_dir: folder of the datasets, as for training.
         algorithm, network: the runs' own class or builder, as for `load_algorithm`.
         device: auto, cpu, cuda or mps.
 
     Returns:
-        One row per run, domain, kind of attack and radius: `label` (the method, and the settings in which its runs
-        differ), `trial`, `run`, `domain`, `kind`, `radius`, `accuracy`, `images`.
+        One row per run, domain, attack and epsilon: `label` (the method, and the settings in which its runs differ),
+        `trial`, `run`, `domain`, `attack`, `norm`, `epsilon`, `accuracy`, `images`. `norm` and `epsilon` are null for
+        own attacks that are not called with an epsilon.
     """
     if which not in get_args(Which):
         raise unknown_choice("which", which, get_args(Which))
@@ -434,9 +438,12 @@ def attack_runs(
         results = attack_run(
             opened,
             domains=domains,
-            radii=radii,
-            kinds=kinds,
+            attacks=attacks,
+            norm=norm,
+            epsilons=epsilons,
             steps=steps,
+            step_size=step_size,
+            restarts=restarts,
             images=images,
             which=which,
             seed=seed,
@@ -444,7 +451,7 @@ def attack_runs(
             on_progress=report,
         )
         rows += [{"label": label, "trial": run.settings["trial_seed"], **asdict(each), "run": name} for each in results]
-    return pl.DataFrame(rows)
+    return pl.DataFrame(rows, schema_overrides={"norm": pl.String, "epsilon": pl.Float64}, infer_schema_length=None)
 
 
 @dataclass(frozen=True)

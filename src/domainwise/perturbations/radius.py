@@ -23,7 +23,7 @@ def split_radius(value: float | str, name: str = "epsilon") -> tuple[float, str]
     return number, (match[3] or "") if match else ""
 
 
-def parse_radius(value: float | str, shape: Sequence[int], norm: str = "l2") -> float:
+def parse_radius(value: float | str, shape: Sequence[int], norm: str = "l2", name: str = "epsilon") -> float:
     """Return a radius as a number in the units of the norm.
 
     The meaning of an l2 radius depends on the image size: 0.5 is a root mean square of 2.3/255 per pixel on a 3 x 32 x
@@ -33,8 +33,15 @@ def parse_radius(value: float | str, shape: Sequence[int], norm: str = "l2") -> 
         value: A number, or a string: `"0.5"`, `"8/255"`, or either followed by `rms` for a root mean square per pixel
             and channel (l2 only).
         shape: Shape of one input.
+        name: Name in errors.
     """
-    number, unit = split_radius(value)
+    number, unit = split_radius(value, name)
     if unit and norm != "l2":
-        raise ValueError(f"epsilon must be a number without unit for norm={norm!r}, got {value!r}")
+        raise ValueError(f"{name} must be a number without unit for norm={norm!r}, got {value!r}")
     return number * math.sqrt(math.prod(shape)) if unit else number
+
+
+def format_radius(value: float, norm: str = "l2") -> str:
+    """Format a radius: for linf as `0.1` or `4/255`, whichever is shorter."""
+    choices = (f"{value:g}", f"{255 * value:g}/255") if norm == "linf" else (f"{value:g}",)
+    return min(choices, key=len)

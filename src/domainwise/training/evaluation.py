@@ -1,15 +1,10 @@
-"""Accuracy of a model on the parts of domains that a record needs, and under attack.
+"""Accuracy of a model on the parts of domains that a record needs, and under attack."""
 
-Both attacks ascend the cross-entropy inside an l2 ball, from a random start, in steps of 2.5 radius / steps, so that
-they can cross the ball; images stay in [0, 1].
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, cycle, islice
-from typing import Literal
+from collections.abc import Callable
+from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
@@ -17,16 +12,12 @@ from domainwise.algorithms.base import eval_mode
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Roles, Split
-from domainwise.perturbations import SampleWisePerturbation, UniversalPerturbation
 from domainwise.perturbations.radius import parse_radius
+from domainwise.training.attacks import Attack, AttackSettings, build_attack
 from domainwise.training.config import Evaluate
 from domainwise.training.distributed import World
 
 Accuracy = dict[str, dict[str, float]]
-AttackKind = Literal["domain", "sample"]
-# Maps images (b, C, H, W) and labels (b,) to perturbed images.
-Attack = Callable[[Tensor, Tensor], Tensor]
-_REACH = 2.5
 # The attack of a record, on each training domain: as much work as 20 updates of ERM with 32 images per domain.
 _RECORD_STEPS, _RECORD_BATCH, _RECORD_SEED = 20, 32, 0
 # What it costs in evaluated images: a forward and a backward pass take as long as three forward passes.
@@ -121,40 +112,6 @@ def count_correct(
     return int(correct)
 
 
-def build_attack(
-    model: nn.Module,
-    shape: Sequence[int],
-    kind: AttackKind,
-    radius: float,
-    steps: int,
-    seed: int,
-    device: torch.device,
-    fit_batches: Iterable[tuple[Tensor, Tensor]] = (),
-) -> Attack:
-    """Return an attack on a model in eval mode.
-
-    Args:
-        shape: shape of one image.
-        kind: `sample` perturbs every image separately, `domain` adds a single perturbation to all.
-        seed: seed for the random starts.
-        fit_batches: images and labels that the single perturbation is fitted on: one step per batch, over and over.
-    """
-    # A ball of radius 0 leaves nothing to ascend.
-    steps = steps if radius > 0 else 0
-    perturbation_class = UniversalPerturbation if kind == "domain" else SampleWisePerturbation
-    perturbation = perturbation_class(
-        tuple(shape),
-        epsilon=radius,
-        step_size=_REACH * radius / max(steps, 1),
-        generator=torch.Generator().manual_seed(seed),
-    ).to(device)
-    if kind == "domain":
-        for x, y in islice(cycle(fit_batches), steps):
-            perturbation.attack(x, 0, _loss(model, y))
-        steps = 0
-    return lambda x, y: perturbation.attack(x, 0, _loss(model, y), steps)
-
-
 def _fit_record_attack(
     algorithm: Algorithm, domain: Domain, main: Tensor, radius: float | str, device: torch.device
 ) -> Attack:
@@ -162,13 +119,6 @@ def _fit_record_attack(
     shape = tuple(domain.images.shape[1:])
     chosen = main[: _RECORD_STEPS * _RECORD_BATCH].split(_RECORD_BATCH)
     batches = chain.from_iterable(iterate_batches(domain, indices, device) for indices in chosen)
+    settings = AttackSettings("domain", parse_radius(radius, shape), steps=_RECORD_STEPS, seed=_RECORD_SEED)
     with eval_mode(algorithm):
-        return build_attack(
-            *(algorithm.network, shape, "domain", parse_radius(radius, shape)),
-            *(_RECORD_STEPS, _RECORD_SEED, device),
-            fit_batches=batches,
-        )
-
-
-def _loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: F.cross_entropy(model(x), y, reduction="none")
+        return build_attack(algorithm.network, settings, shape, device, fit_batches=batches)

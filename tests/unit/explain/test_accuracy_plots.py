@@ -5,7 +5,12 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from domainwise.explain.plots.accuracy import plot_accuracy, plot_accuracy_by_epsilon, plot_differences
+from domainwise.explain.plots.accuracy import (
+    plot_accuracy,
+    plot_accuracy_by_epsilon,
+    plot_differences,
+    plot_robustness,
+)
 from domainwise.selection.verdicts import judge_differences
 
 COLORS = {"A": "C0", "B": "C1"}
@@ -52,6 +57,53 @@ def test_a_logarithmic_axis_leaves_zero_out() -> None:
     panel = Figure().subplots()
     plot_accuracy(panel, points, "epsilon", COLORS, is_log=True)
     assert list(panel.lines[0].get_xdata()) == [1.0]
+
+
+def attacks_on(domains: list[str]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            ("erm", domain, attack, norm, epsilon, 0.5, 100)
+            for attack, norm, epsilons in (
+                ("sample", "l2", (0.0, 0.5)),
+                ("pgd", "linf", (0.0, 4 / 255)),
+                ("apgd", "linf", (0.0, 4 / 255)),
+                ("mine", None, (None,)),
+            )
+            for domain in domains
+            for epsilon in epsilons
+        ],
+        schema=["label", "domain", "attack", "norm", "epsilon", "accuracy", "images"],
+        orient="row",
+    )
+
+
+def test_each_attack_and_norm_has_a_panel_in_its_unit() -> None:
+    figure = plot_robustness(attacks_on(["art"]))
+    panels = [panel for panel in figure.axes if panel.axison]
+    assert [panel.get_title() for panel in panels] == [
+        "art: one perturbation per sample",
+        "art: PGD",
+        "art: APGD",
+        "art: mine",
+    ]
+    assert [panel.get_xlabel() for panel in panels] == [
+        "l2 radius of the attack",
+        *["linf radius of the attack, in 1/255"] * 2,
+        "",
+    ]
+    assert [list(panel.lines[0].get_xdata()) for panel in panels[:3]] == [[0, 0.5], [0, 4], [0, 4]]
+    # Without an epsilon, a level line.
+    assert list(panels[3].lines[0].get_ydata()) == [0.5, 0.5]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["erm (n = 1)"]
+
+
+def test_several_domains_are_columns() -> None:
+    figure = plot_robustness(attacks_on(["art", "sketch"]))
+    assert [panel.get_title() for panel in figure.axes][:3] == [
+        "art: one perturbation per sample",
+        "sketch: one perturbation per sample",
+        "art: PGD",
+    ]
 
 
 @pytest.fixture

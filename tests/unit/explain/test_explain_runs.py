@@ -44,20 +44,20 @@ def test_attack_runs_takes_a_folder_of_runs(runs: Path) -> None:
     reported = []
     frame = attack_runs(
         [runs],
-        radii=[0.0],
-        kinds=["sample"],
+        epsilons=[0.0],
+        attacks=["sample"],
         images=5,
         device="cpu",
         on_progress=lambda task, done, total: reported.append((task, done, total)),
     )
-    columns = ["label", "trial", "run", "domain", "kind", "radius", "accuracy", "images"]
+    columns = ["label", "trial", "run", "domain", "attack", "norm", "epsilon", "accuracy", "images"]
     assert frame.columns == columns
     assert frame.select("label", "trial", "run").unique(maintain_order=True).rows() == [
         ("erm", 0, "erm"),
         ("uat", 0, "uat-0"),
         ("uat", 1, "uat-1"),
     ]
-    assert ("attacking uat-1, run 3 of 3", 2, 2) in reported
+    assert ("attacking uat-1, run 3 of 3", 10, 10) in reported
 
 
 def test_methods_without_a_perturbation_are_left_out_with_a_warning(runs: Path) -> None:

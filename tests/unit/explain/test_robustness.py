@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from domainwise.data.dataset import Domain, Split
 from domainwise.errors import DomainwiseError
 from domainwise.explain.robustness import (
-    ATTACK_KINDS,
+    DEFAULT_ATTACKS,
     attack_run,
+    average_attacks,
     average_by_epsilon,
     evaluate_under_attack,
     read_accuracy_by_epsilon,
 )
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
-from domainwise.training.evaluation import AttackKind
+from domainwise.training.attacks import AttackName, AttackSettings
 from domainwise.training.loading import OpenRun, open_run
 from run_folders import write_run
 
@@ -61,17 +62,17 @@ def gray() -> tuple[Domain, Split]:
     return Domain("gray", images, labels_), Split(main=torch.arange(20), holdout=torch.arange(20, 30))
 
 
-@pytest.mark.parametrize("kind", ATTACK_KINDS)
-def test_radius_zero_gives_the_recorded_accuracy(run: OpenRun, kind: AttackKind) -> None:
-    for each in attack_run(run, radii=[0.0], kinds=[kind], which="last"):
+@pytest.mark.parametrize("name", DEFAULT_ATTACKS)
+def test_radius_zero_gives_the_recorded_accuracy(run: OpenRun, name: AttackName) -> None:
+    for each in attack_run(run, epsilons=[0.0], attacks=[name], which="last"):
         assert each.accuracy == run.records[-1]["accuracy"][each.domain]["main"]
         assert each.images == len(run.splits[each.domain].main)
 
 
 def test_a_large_radius_costs_accuracy(run: OpenRun) -> None:
-    results = attack_run(run, domains=["style_0"], radii=[0, 0.5, 4], steps=5, which="last", images=60)
-    sample = {each.radius: each.accuracy for each in results if each.kind == "sample"}
-    domain = {each.radius: each.accuracy for each in results if each.kind == "domain"}
+    results = attack_run(run, domains=["style_0"], epsilons=[0, 0.5, 4], steps=5, which="last", images=60)
+    sample = {each.epsilon: each.accuracy for each in results if each.attack == "sample"}
+    domain = {each.epsilon: each.accuracy for each in results if each.attack == "domain"}
     assert sample[0] > 0.6  # better than chance, so that there is accuracy to lose
     assert sample[4] <= sample[0.5] <= sample[0]
     assert sample[4] < sample[0] - 0.3
@@ -81,15 +82,15 @@ def test_a_large_radius_costs_accuracy(run: OpenRun) -> None:
 
 
 def test_the_same_seed_gives_the_same_results(run: OpenRun) -> None:
-    one, again = (attack_run(run, domains=["shift_0"], radii=[0.1, 0.5], steps=2, images=60) for _ in range(2))
+    one, again = (attack_run(run, domains=["shift_0"], epsilons=[0.1, 0.5], steps=2, images=60) for _ in range(2))
     assert one == again
 
 
-@pytest.mark.parametrize("kind", ATTACK_KINDS)
-def test_the_seed_determines_the_start(gray: tuple[Domain, Split], kind: AttackKind) -> None:
+@pytest.mark.parametrize("name", DEFAULT_ATTACKS)
+def test_the_seed_determines_the_start(gray: tuple[Domain, Split], name: AttackName) -> None:
     def attack(seed: int) -> Tensor:
         model = Recorder()
-        evaluate_under_attack(model, *gray, kind, 0.3, 1, seed, CPU)
+        evaluate_under_attack(model, *gray, AttackSettings(name, 0.3, steps=1, seed=seed), CPU)
         return torch.cat(model.evaluated)
 
     assert torch.equal(attack(1), attack(1))
@@ -105,15 +106,17 @@ def test_which_selects_the_model(run: OpenRun, tmp_path: Path) -> None:
     folder.write_weights("best", flipped)
     recorded = run.records[-1]["accuracy"]["shift_8"]["main"]
     for which, expected in (("last", recorded), ("best", 1 - recorded)):
-        (result,) = attack_run(open_run(folder.path), domains=["shift_8"], radii=[0], kinds=["domain"], which=which)  # type: ignore[arg-type]
+        (result,) = attack_run(
+            open_run(folder.path), domains=["shift_8"], epsilons=[0], attacks=["domain"], which=which
+        )  # type: ignore[arg-type]
         assert result.accuracy == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", ATTACK_KINDS)
+@pytest.mark.parametrize("name", DEFAULT_ATTACKS)
 @pytest.mark.parametrize("radius", [0.1, 0.5])
-def test_the_attack_reaches_the_boundary(gray: tuple[Domain, Split], kind: AttackKind, radius: float) -> None:
+def test_the_attack_reaches_the_boundary(gray: tuple[Domain, Split], name: AttackName, radius: float) -> None:
     model = Recorder()
-    evaluate_under_attack(model, *gray, kind, radius, 6, 0, CPU)
+    evaluate_under_attack(model, *gray, AttackSettings(name, radius, steps=6), CPU)
     offsets = torch.cat(model.evaluated) - 128 / 255
     norms = offsets.flatten(1).norm(dim=1)
     assert len(norms) == 20
@@ -122,7 +125,7 @@ def test_the_attack_reaches_the_boundary(gray: tuple[Domain, Split], kind: Attac
 
 def test_the_domain_wise_attack_fits_one_perturbation_on_the_holdout(gray: tuple[Domain, Split]) -> None:
     model = Recorder()
-    evaluate_under_attack(model, *gray, "domain", 0.3, 7, 0, CPU)
+    evaluate_under_attack(model, *gray, AttackSettings("domain", 0.3, steps=7), CPU)
     offsets = torch.cat(model.evaluated) - 128 / 255
     assert torch.allclose(offsets, offsets[:1].expand_as(offsets))
     assert len(model.ascended) == 7
@@ -132,7 +135,7 @@ def test_the_domain_wise_attack_fits_one_perturbation_on_the_holdout(gray: tuple
 
 def test_the_sample_wise_attack_ascends_each_loss(gray: tuple[Domain, Split]) -> None:
     model = Recorder()
-    accuracy = evaluate_under_attack(model, *gray, "sample", 0.3, 7, 0, CPU)
+    accuracy = evaluate_under_attack(model, *gray, AttackSettings("sample", 0.3, steps=7), CPU)
     offsets = (torch.cat(model.evaluated) - 128 / 255).flatten(1)
     towards = (model.weight[1] - model.weight[0]).detach()
     # The loss of a linear model of two classes grows fastest along, or against, the difference of its weights.
@@ -144,27 +147,32 @@ def test_the_sample_wise_attack_ascends_each_loss(gray: tuple[Domain, Split]) ->
 
 def test_images_stay_in_bounds(gray: tuple[Domain, Split]) -> None:
     model = Recorder()
-    evaluate_under_attack(model, *gray, "sample", 50.0, 3, 0, CPU)
+    evaluate_under_attack(model, *gray, AttackSettings("sample", 50.0, steps=3), CPU)
     assert torch.cat(model.evaluated).aminmax() == (0, 1)
 
 
 def test_images_limits_the_number_of_images(run: OpenRun) -> None:
     reported: list[tuple[int, int]] = []
     results = attack_run(
-        run, radii=[0, 1], steps=1, images=10, on_progress=lambda task, done, total: reported.append((done, total))
+        run, epsilons=[0, 1], steps=1, images=10, on_progress=lambda task, done, total: reported.append((done, total))
     )
     assert {each.images for each in results} == {10}
     assert len(results) == 2 * 2 * 2
-    assert reported == [(done, 8) for done in range(1, 9)]
+    assert reported == [(done, 80) for done in range(10, 90, 10)]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"radii": [-1.0]}, "radii must be numbers of at least 0"),
-        ({"radii": []}, "radii must be"),
+        ({"epsilons": [-1.0]}, "epsilon must be a number of at least 0"),
+        ({"epsilons": ["4/255 rms"], "norm": "linf"}, "without unit"),
+        ({"step_size": "fast"}, "step_size must be a number"),
+        ({"attacks": []}, "at least one attack"),
+        ({"attacks": ["autoattack"]}, "needs at least 4 classes"),
+        ({"norm": "l1"}, "unknown norm 'l1'"),
+        ({"restarts": 0}, "at least 1"),
         ({"steps": 0}, "at least 1 step"),
-        ({"kinds": ["domian"]}, "did you mean 'domain'"),
+        ({"attacks": ["domian"]}, "did you mean 'domain'"),
         ({"images": 0}, "images must be at least 1"),
         ({"domains": ["shift_9"]}, "did you mean 'shift_8'"),
     ],
@@ -178,8 +186,77 @@ def test_the_domain_wise_attack_needs_a_holdout(gray: tuple[Domain, Split]) -> N
     domain, split = gray
     no_holdout = Split(split.main, torch.empty(0, dtype=torch.int64))
     with pytest.raises(DomainwiseError, match="'gray' has no holdout"):
-        evaluate_under_attack(Recorder(), domain, no_holdout, "domain", 1.0, 3, 0, CPU)
-    assert evaluate_under_attack(Recorder(), domain, no_holdout, "domain", 0.0, 3, 0, CPU) >= 0
+        evaluate_under_attack(Recorder(), domain, no_holdout, AttackSettings("domain", 1.0), CPU)
+    assert evaluate_under_attack(Recorder(), domain, no_holdout, AttackSettings("domain", 0.0), CPU) >= 0
+
+
+def test_the_domain_wise_attack_in_linf_is_one_offset_at_the_boundary(gray: tuple[Domain, Split]) -> None:
+    model = Recorder()
+    evaluate_under_attack(model, *gray, AttackSettings("domain", 8 / 255, "linf", steps=7), CPU)
+    offsets = torch.cat(model.evaluated) - 128 / 255
+    assert torch.allclose(offsets, offsets[:1].expand_as(offsets))
+    assert offsets.abs().amax() == pytest.approx(8 / 255, rel=1e-4)
+    assert len(model.ascended) == 7
+
+
+def test_the_norm_follows_the_attacks(run: OpenRun) -> None:
+    def measure(**settings: Any) -> set[tuple[str | None, float | None]]:
+        return {(each.norm, each.epsilon) for each in attack_run(run, images=5, steps=1, **settings)}
+
+    assert {norm for norm, _ in measure()} == {"l2"}
+    assert measure(attacks=["fgsm"]) == {("linf", parts / 255) for parts in (0, 1, 2, 4, 8)}
+    assert measure(attacks=["domain"], norm="linf", epsilons=["4/255", 0]) == {("linf", 0.0), ("linf", 4 / 255)}
+    ((norm, epsilon),) = measure(attacks=["fgsm"], norm="l2", epsilons=["51/255 rms"])
+    assert (norm, epsilon) == ("l2", pytest.approx(0.2 * 3072**0.5))
+
+
+def test_own_attacks_next_to_ours(run: OpenRun) -> None:
+    """One of foolbox and one of our own, which is not called with an epsilon."""
+    foolbox = pytest.importorskip("foolbox")
+    with torch.random.fork_rng():
+        results = attack_run(
+            run,
+            domains=["style_0"],
+            attacks={
+                "pgd": "pgd",
+                "theirs": foolbox.attacks.LinfPGD(rel_stepsize=0.25, steps=20),
+                "black": lambda model, x, y: torch.zeros_like(x),
+            },
+            epsilons=[0, "4/255"],
+            images=60,
+        )
+    accuracies = {(each.attack, each.norm, each.epsilon): each.accuracy for each in results}
+    assert list(accuracies) == [
+        ("pgd", "linf", 0.0),
+        ("pgd", "linf", 4 / 255),
+        ("theirs", "linf", 0.0),
+        ("theirs", "linf", 4 / 255),
+        ("black", None, None),
+    ]
+    clean, attacked = accuracies["pgd", "linf", 0.0], accuracies["pgd", "linf", 4 / 255]
+    assert attacked < clean == accuracies["theirs", "linf", 0.0]
+    assert accuracies["theirs", "linf", 4 / 255] == pytest.approx(attacked, abs=1 / 60 + 1e-9)
+    assert accuracies["black", None, None] < clean
+
+
+def test_the_error_of_one_run_is_that_of_its_images() -> None:
+    rows = [
+        {
+            "label": label,
+            "domain": "a",
+            "attack": "pgd",
+            "norm": "linf",
+            "epsilon": 0.1,
+            "accuracy": value,
+            "images": 98,
+        }
+        for label, values in (("one", [0.5]), ("two", [0.5, 0.7]))
+        for value in values
+    ]
+    one, two = average_attacks(pl.DataFrame(rows)).iter_rows(named=True)
+    assert one["error"] == pytest.approx(math.sqrt(0.25 / 98))
+    assert two["error"] == pytest.approx(0.1 / math.sqrt(2))
+    assert (one["count"], two["count"]) == (1, 2)
 
 
 def write_mat(folder: Path, epsilon: float, accuracy: float, trial: int = 0, **settings: Any) -> None:

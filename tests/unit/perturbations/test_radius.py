@@ -5,7 +5,7 @@ import math
 import pytest
 
 from domainwise import UniversalPerturbation
-from domainwise.perturbations.radius import parse_radius, split_radius
+from domainwise.perturbations.radius import format_radius, parse_radius, split_radius
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,19 @@ def test_numbers_and_fractions_do_not_depend_on_the_shape() -> None:
 def test_the_largest_entry_has_no_root_mean_square() -> None:
     with pytest.raises(ValueError, match=r"^epsilon must be a number without unit for norm='linf', got '2/255 rms'$"):
         UniversalPerturbation((3, 8, 8), epsilon="2/255 rms", norm="linf")
+
+
+@pytest.mark.parametrize(
+    ("value", "norm", "expected"),
+    [
+        (4 / 255, "linf", "4/255"),
+        (0.0, "linf", "0"),
+        (0.1, "linf", "0.1"),
+        (0.5 / 255, "linf", "0.5/255"),
+        (4 / 255, "l2", "0.0156863"),
+        (1.0, "linf", "1"),
+        (1.0, "l2", "1"),
+    ],
+)
+def test_a_radius_is_formatted_in_the_unit_of_its_norm(value: float, norm: str, expected: str) -> None:
+    assert format_radius(value, norm) == expected

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from domainwise.explain.robustness import ATTACKS, average_by_epsilon
-from domainwise.selection.statistics import aggregate_means
+from domainwise.explain.robustness import ATTACKS, average_attacks, average_by_epsilon
 from domainwise.selection.verdicts import Judgement, Verdict
 
+_MAX_COLUMNS = 3
 VERDICT_COLORS: Mapping[Verdict, str] = {
     "holds": "C2",
     "does not hold": "C3",
@@ -75,26 +75,35 @@ def _format_counts(series: pl.DataFrame) -> str:
 
 
 def plot_robustness(frame: pl.DataFrame) -> Figure:
-    """Plot accuracy under attack against the radius: one panel per domain and kind of attack, one curve per label.
+    """Plot accuracy under attack against epsilon: one panel per domain, attack and norm, one curve per label.
 
     Args:
-        frame: one row per measurement, with `label`, `domain`, `kind`, `radius` and `accuracy`, as `attack_runs`
-            returns it. Rows that differ in nothing else are averaged.
+        frame: one row per measurement, with `label`, `domain`, `attack`, `norm`, `epsilon`, `accuracy` and `images`, as
+            `attack_runs` returns it. Rows that differ in nothing else are averaged.
     """
-    means = aggregate_means(frame, ["label", "domain", "kind", "radius"])
-    kinds, domains, labels = (frame[name].unique(maintain_order=True).to_list() for name in ("kind", "domain", "label"))
+    means = average_attacks(frame)
+    in_255 = pl.when(norm="linf").then(255.0).otherwise(1.0)
+    means = means.with_columns(epsilon=pl.col("epsilon") * in_255)
+    domains, labels = (frame[name].unique(maintain_order=True).to_list() for name in ("domain", "label"))
+    attacks = frame.select("attack", "norm").unique(maintain_order=True).rows()
     colors = assign_colors(labels)
-    figure = Figure((max(5.5, 3.1 * len(domains) + 0.8), 2.9 * len(kinds) + 0.5), layout="constrained", dpi=120)
-    panels = figure.subplots(len(kinds), len(domains), sharex=True, sharey=True, squeeze=False)
-    for row, kind in zip(panels, kinds, strict=True):
-        for panel, domain in zip(row, domains, strict=True):
-            plot_accuracy(panel, means.filter(kind=kind, domain=domain), "radius", colors)
-            panel.set_title(f"{domain}: {ATTACKS[kind]}", fontsize=9)
-            panel.set_ylim(-0.02, 1.02)
+    # One row per attack and one column per domain; the attacks on a single domain are next to each other.
+    columns = len(domains) if len(domains) > 1 else min(len(attacks), _MAX_COLUMNS)
+    rows = -(-len(attacks) * len(domains) // columns)
+    figure = Figure((max(5.5, 3.1 * columns + 0.8), 2.9 * rows + 0.5), layout="constrained", dpi=120)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    cells = [(attack, norm, domain) for attack, norm in attacks for domain in domains]
+    for panel in panels.flat[len(cells) :]:
+        panel.set_axis_off()
+    for panel, (attack, norm, domain) in zip(panels.flat, cells, strict=False):
+        points = means.filter(pl.col("norm").eq_missing(norm), attack=attack, domain=domain)
+        plot_accuracy(panel, points, "epsilon", colors)
+        panel.set_title(f"{domain}: {ATTACKS.get(attack, attack)}", fontsize=9)
+        panel.set_xlabel("" if norm is None else f"{norm} radius of the attack" + ", in 1/255" * (norm == "linf"))
+        panel.set_ylim(-0.02, 1.02)
+    for row in panels:
         row[0].set_ylabel("accuracy")
-    for panel in panels[-1]:
-        panel.set_xlabel("l2 radius of the attack")
-    panels[0][-1].legend(fontsize=7.5, loc="upper right")
+    add_legend(figure, panels[0][0])
     return figure
 
 

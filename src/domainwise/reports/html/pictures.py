@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -27,11 +28,13 @@ from domainwise.explain.plots.corruptions import plot_corruptions
 from domainwise.explain.plots.features import plot_features
 from domainwise.explain.plots.gradcam import plot_gradcam, sample_examples
 from domainwise.explain.plots.perturbations import plot_components, plot_perturbation, plot_ranks
-from domainwise.explain.robustness import attack_run
+from domainwise.explain.robustness import attack_run, average_attacks
 from domainwise.figures import render_figure
+from domainwise.perturbations.radius import format_radius
 from domainwise.reports.html.page import Picture
 from domainwise.reports.html.page_data import PageData
 from domainwise.reports.methods import Variant, sort_methods
+from domainwise.selection.statistics import format_percent
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork
@@ -45,6 +48,7 @@ _NUM_MAPPED = 160
 _NUM_ATTACKED = 200
 _ATTACK_STEPS = 10
 _RADII = (0.0, 0.25, 0.5, 1.0, 2.0)
+_PGD_EPSILON = 4 / 255
 _NUM_STACKED = 128
 _NUM_CORRUPTED = 50
 _SEVERITIES = (1, 3, 5)
@@ -244,18 +248,21 @@ def _draw_ranks(runs: Mapping[str, OpenRun], device: torch.device | None) -> Pic
 
 
 def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
-    rows = [
-        {"label": label, **asdict(each)}
-        for label, run in runs.items()
-        for each in attack_run(
-            run, domains=[domain], radii=_RADII, steps=_ATTACK_STEPS, images=_NUM_ATTACKED, which=which, device=device
-        )
-    ]
+    shared: dict[str, Any] = {"domains": [domain], "images": _NUM_ATTACKED, "which": which, "device": device}
+    rows = []
+    for label, run in runs.items():
+        results = attack_run(run, epsilons=_RADII, steps=_ATTACK_STEPS, **shared)
+        results += attack_run(run, attacks=["pgd"], epsilons=[0, _PGD_EPSILON], **shared)
+        rows += [{"label": label, **asdict(each)} for each in results]
+    frame = pl.DataFrame(rows)
+    pgd = average_attacks(frame.filter(pl.col("attack") == "pgd", pl.col("epsilon") > 0))
+    robust = "; ".join(f"{each['label']} {format_percent(each['mean'], each['error'])} %" for each in pgd.to_dicts())
     caption = (
-        f"Accuracy on {_NUM_ATTACKED} images of {domain} under attack, {_ATTACK_STEPS} steps each: one perturbation "
-        "for all images of the domain, computed on its holdout, or one per image."
+        f"Accuracy on {_NUM_ATTACKED} images of {domain} under attack. In l2, {_ATTACK_STEPS} steps each: one "
+        "perturbation for all images of the domain, computed on its holdout, or one per image. In linf: PGD with 20 "
+        f"steps, at {format_radius(_PGD_EPSILON, 'linf')}: {robust}, with the standard error over the images."
     )
-    return _build_picture("Accuracy under attack", caption, plot_robustness(pl.DataFrame(rows)))
+    return _build_picture("Accuracy under attack", caption, plot_robustness(frame))
 
 
 def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
