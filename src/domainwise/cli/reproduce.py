@@ -58,6 +58,8 @@ domainwise reproduce table_7 table_8 --scale cpu --data-dir data --until-decided
 
 domainwise reproduce table_7 --scale cpu --on photos/ --until-decided --budget 1h
 
+domainwise reproduce threats --scale cpu --trials 10
+
 domainwise reproduce main_table --scale full --engine ray --address auto --gpus-per-run 0.5
 
 domainwise reproduce figure_1 --scale cpu --data-dir data --report-only
@@ -71,7 +73,7 @@ def reproduce(
         list[str] | None, typer.Argument(help="Recipes, by name or number in the paper (see --list).")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List all recipes with their cost, and exit.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Run every recipe of the paper (all but the demo).")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Run every recipe of the paper.")] = False,
     scale: Annotated[
         str, typer.Option(help="Size of the runs: full (the paper's settings), cpu (reduced) or smoke (two steps).")
     ] = "cpu",
@@ -79,6 +81,10 @@ def reproduce(
     on: Annotated[
         str | None,
         typer.Option(help="Run the recipes on this dataset instead of the paper's: a name, a folder or a CSV file."),
+    ] = None,
+    test_domain: Annotated[
+        list[str] | None,
+        typer.Option(help="Hold out only this domain (default: those of the recipe, or all). Repeatable."),
     ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Run only this row of the recipes. Repeatable.")] = None,
     trials: Annotated[
@@ -149,6 +155,7 @@ def reproduce(
         "datasets": dataset or [],
         "rows": row or [],
         "on": on,
+        "test_domains": test_domain or [],
         "margin": margin,
         "settings": {} if weights is None else {"weights": weights},
         "device": device,

@@ -11,7 +11,7 @@ from domainwise.errors import DomainwiseError, unknown_choice
 
 _FOLDER = Path(__file__).parent
 # What is built from a recipe's runs; `theory` and `memory` have none.
-Kind = Literal["table", "settings", "radius", "shift", "ranks", "gradcam", "theory", "memory"]
+Kind = Literal["table", "settings", "radius", "shift", "threats", "ranks", "gradcam", "theory", "memory"]
 # Datasets that share the settings `photo` of a scale.
 PHOTO = ("pacs", "office_home", "vlcs", "nico")
 
@@ -87,7 +87,7 @@ class Recipe:
     Args:
         key: name of its file, such as `table_1`.
         name: descriptive name, such as `at_against_erm`.
-        numbers: its numbers in the paper; empty for the demo.
+        numbers: its numbers in the paper; empty for what the paper does not have.
         published: number of the table whose values are shown next to ours.
         margin: largest difference without practical importance, in points (default: 1).
         gallery: test domain on which the page shows Grad-CAM, perturbations and attacks of the selected models.
@@ -122,13 +122,13 @@ class Recipe:
 
 @cache
 def load_recipes() -> Mapping[str, Recipe]:
-    """Load every recipe by its key: tables, figures and sections as the paper numbers them, then the demo."""
+    """Load every recipe by its key: tables, figures and sections as the paper numbers them, then the others."""
     recipes = [_read_recipe(file) for file in (_FOLDER / "recipes").glob("*.toml")]
     return {recipe.key: recipe for recipe in sorted(recipes, key=_sort_key)}
 
 
 def list_paper_recipes() -> list[Recipe]:
-    """Return the recipes of the paper's tables and figures: all but the demo."""
+    """Return the recipes of the paper's tables and figures."""
     return [recipe for recipe in load_recipes().values() if recipe.numbers]
 
 

@@ -41,6 +41,7 @@ from domainwise.reproduction.memory import judge_step_costs, measure_step_costs
 from domainwise.reproduction.plan import RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_selected, tabulate_shifts
+from domainwise.reproduction.threats import measure_threats, plot_threats, read_threats, tabulate_threats
 from domainwise.selection.statistics import pluralize
 from domainwise.selection.verdicts import Verdict
 from domainwise.storage.files import write_atomic
@@ -80,6 +81,8 @@ class RecipeResult:
 
 def build_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) -> RecipeResult:
     """Build the result from the recipe's finished runs, or from its calculation."""
+    if plan.recipe.kind == "threats":
+        measure_threats(plan, on_progress)
     result = _BUILDERS[plan.recipe.kind](plan)
     if plan.recipe.gallery and result.tables:
         result = replace(result, pictures=tuple(_build_gallery(plan, on_progress)))
@@ -110,8 +113,8 @@ def write_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) ->
             list(dict.fromkeys(finished)),
             split_variants=True,
             title=plan.recipe.title,
-            # The demo is not in the paper, and the page has a table of its own.
-            tables=tables if plan.recipe.numbers else (),
+            # For a shift, the page has a table of its own.
+            tables=() if plan.recipe.kind == "shift" else tables,
             pictures=[*figures, *result.pictures],
         )
     return replace(result, files=tuple(files))
@@ -218,6 +221,18 @@ def _build_shift(plan: RecipePlan) -> RecipeResult:
     )
 
 
+def _build_threats(plan: RecipePlan) -> RecipeResult:
+    frame = read_threats(plan)
+    if frame.is_empty():
+        return RecipeResult(plan.recipe, notes=("no finished runs",))
+    tables: list[TextTable] = []
+    figures = {}
+    for (dataset,), own in frame.group_by("dataset", maintain_order=True):
+        tables += tabulate_threats(own, str(dataset))
+        figures[f"threats_{dataset}"] = plot_threats(own, str(dataset))
+    return RecipeResult(plan.recipe, tuple(tables), figures)
+
+
 def _build_gallery(plan: RecipePlan, on_progress: OnProgress) -> list[Picture]:
     folders = {each.row.name: each.folder for each in summarize_shifts(plan) if each.is_selected}
     return draw_model_pictures(folders, plan.recipe.gallery, data_dir=plan.data_dir, on_progress=on_progress)
@@ -286,6 +301,7 @@ _BUILDERS: Mapping[str, Callable[[RecipePlan], RecipeResult]] = {
     "settings": _build_settings,
     "radius": _build_radius,
     "shift": _build_shift,
+    "threats": _build_threats,
     "ranks": _build_ranks,
     "gradcam": _build_gradcam,
     "theory": _build_theory,

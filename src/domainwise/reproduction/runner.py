@@ -68,6 +68,7 @@ def reproduce(
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
     on: str | None = None,
+    test_domains: Sequence[str] = (),
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -93,6 +94,7 @@ def reproduce(
         data_dir: folder with the datasets; smoke writes its own.
         datasets, rows: the datasets and rows of the recipes to run (default: all).
         on: run the recipes on this dataset, a name or a path, instead of the paper's.
+        test_domains: hold out only these domains in turn (default: those of the recipe, or all).
         margin: largest difference without practical importance, in points (default: the recipe's, 1).
         settings: fields of `RunConfig` that replace the scale's; `weights` only for pretrained networks.
         threads: CPU threads per run (default: the CPUs, shared by the workers).
@@ -124,6 +126,7 @@ def reproduce(
         datasets=datasets,
         rows=rows,
         on=on,
+        test_domains=test_domains,
         margin=margin,
         settings=settings,
         device=device,
@@ -216,6 +219,7 @@ def plan_recipes(
     datasets: Collection[str] = (),
     rows: Collection[str] = (),
     on: str | None = None,
+    test_domains: Sequence[str] = (),
     margin: float | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -227,6 +231,8 @@ def plan_recipes(
     chosen = [find_recipe(each) if isinstance(each, str) else each for each in several]
     if on is not None:
         chosen = [move_recipe(each, on) for each in chosen]
+    if test_domains:
+        chosen = [_hold_out(each, tuple(test_domains)) for each in chosen]
     if margin is not None:
         check_margin(margin)
         chosen = [replace(each, margin=margin) for each in chosen]
@@ -260,6 +266,11 @@ def plan_recipes(
     if on is not None and reasons:
         raise DomainwiseError(reasons[0])
     return plans
+
+
+def _hold_out(recipe: Recipe, test_domains: tuple[str, ...]) -> Recipe:
+    """Return the recipe with only these domains held out."""
+    return replace(recipe, blocks=tuple(replace(block, test_domains=test_domains) for block in recipe.blocks))
 
 
 def run_recipe_plans(

@@ -1,0 +1,160 @@
+"""The recipe of threats: its statistics by hand, and its measurements of real runs."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from domainwise.explain.corruptions import corrupt_images
+from domainwise.reproduction import threats
+from domainwise.reproduction.plan import RecipePlan, plan_recipe
+from domainwise.reproduction.recipe import find_recipe, find_scale
+from domainwise.reproduction.results import write_result
+from domainwise.reproduction.threats import (
+    AXES,
+    MEASUREMENTS,
+    THREATS,
+    compare_with_reference,
+    correlate_axes,
+    list_differences,
+    measure_threats,
+    plot_threats,
+    read_threats,
+    tabulate_threats,
+)
+from domainwise.sweeps.runner import run_plan
+from domainwise.training.loading import OpenRun, open_run
+from in_process_engine import train_in_process
+
+
+def frame_of(accuracies: dict[str, list[float]], *, shift: float = 0.01) -> pl.DataFrame:
+    """Return a frame in which each row has one accuracy per trial under every threat, a little lower for each next."""
+    lines = [
+        ("toy", row, trial, threat.name, threat.axis, accuracy - shift * index)
+        for row, values in accuracies.items()
+        for trial, accuracy in enumerate(values)
+        for index, threat in enumerate(THREATS)
+    ]
+    return pl.DataFrame(lines, schema=threats._SCHEMA, orient="row")
+
+
+def test_differences_are_paired_by_trial() -> None:
+    frame = frame_of({"erm": [0.5, 0.7, 0.6], "mat": [0.6, 0.6, 0.9], "at": [0.9]})
+    differences = list_differences(frame)
+    assert differences["mat", "clean"] == pytest.approx([10, -10, 30])
+    assert differences["at", "corruptions"] == pytest.approx([40])
+    assert not any(row == "erm" for row, _ in differences)
+
+
+def test_all_differences_are_judged_together() -> None:
+    frame = frame_of({"erm": [0.5, 0.5, 0.5, 0.5], "mat": [0.6, 0.61, 0.59, 0.6]})
+    judgements = compare_with_reference(frame)
+    assert len(judgements) == len(THREATS)
+    one = judgements["mat", "clean"]
+    assert one.estimate == pytest.approx(10)
+    assert one.verdict == "holds"
+    assert one.level < 0.05
+
+
+def test_ranks_of_rows_are_correlated_within_each_trial() -> None:
+    order = {"erm": 0.1, "uat": 0.2, "mat": 0.3, "at": 0.4}
+    frame = frame_of({row: [value, 1 - value] for row, value in order.items()})
+    # Reversing one axis in one trial turns +1 into -1 there.
+    is_reversed = (pl.col("axis") == "corruptions") & (pl.col("trial") == 1)
+    frame = frame.with_columns(accuracy=pl.when(is_reversed).then(1 - pl.col("accuracy")).otherwise("accuracy"))
+    correlations = correlate_axes(frame)
+    assert correlations["new domains", "sample-wise attacks"].mean == pytest.approx(1)
+    assert correlations["new domains", "corruptions"].mean == pytest.approx(0)
+    assert len(correlations) == len(AXES) * (len(AXES) - 1) // 2
+
+
+def test_an_axis_that_is_equal_for_all_rows_has_no_correlation() -> None:
+    frame = frame_of({row: [value] for row, value in (("erm", 0.1), ("uat", 0.2), ("mat", 0.3))})
+    frame = frame.with_columns(accuracy=pl.when(pl.col("axis") == "corruptions").then(0.5).otherwise("accuracy"))
+    assert {pair for pair in correlate_axes(frame) if "corruptions" in pair} == set()
+
+
+def test_tables_mark_intervals_without_zero_and_hide_those_of_one_trial() -> None:
+    several = frame_of({"erm": [0.5, 0.5, 0.5, 0.5], "mat": [0.6, 0.61, 0.59, 0.6], "at": [0.4, 0.41, 0.39, 0.4]})
+    accuracy, difference, _ = tabulate_threats(several, "toy")
+    assert accuracy.rows[0][:2] == ("erm", "50.0 ± 0.0")
+    assert difference.rows[0][1].startswith("▲ +10.0 [+")
+    assert difference.rows[1][1].startswith("▼ -10.0 [-")
+    _, difference = tabulate_threats(frame_of({"erm": [0.5], "mat": [0.6]}), "toy")
+    assert difference.rows == (("mat", *["+10.0"] * len(THREATS)),)
+
+
+def test_the_picture_has_one_panel_per_axis_and_one_line_per_row() -> None:
+    figure = plot_threats(frame_of({"erm": [0.5, 0.5], "mat": [0.6, 0.7], "at": [0.4, 0.6]}), "toy")
+    assert [panel.get_title() for panel in figure.axes] == ["no threat", *AXES]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["at", "mat"]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
+    """Two rows of two steps, trained; one corruption is enough here."""
+    monkeypatch.setattr(threats, "CORRUPTIONS", ("contrast",))
+    recipe = find_recipe("threats")
+    planned = plan_recipe(
+        recipe,
+        find_scale("smoke"),
+        tmp_path / "threats",
+        tmp_path / "runs",
+        rows=["erm", "mat, l2 2/255 rms"],
+        settings={"dataset_options": {"train_count": 40, "test_count": 10}},
+        device="cpu",
+    )
+    run_plan(planned.runs, train_in_process)
+    return planned
+
+
+def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_threats(plan)
+    frame = read_threats(plan)
+    assert frame["row"].unique(maintain_order=True).to_list() == ["erm", "mat, l2 2/255 rms"]
+    assert frame.height == 2 * len(THREATS)
+    assert frame["accuracy"].is_between(0, 1).all()
+    file = plan.folder / MEASUREMENTS
+    lines = file.read_text().splitlines()
+    # A damaged line is measured again, the other is not.
+    file.write_text(f"{lines[0]}\n{lines[1][:-9]}\n")
+    measured: list[OpenRun] = []
+
+    def measure_run(run: OpenRun, corrupted: object) -> dict[str, float]:
+        measured.append(run)
+        accuracies: dict[str, float] = json.loads(lines[1])["accuracy"]
+        return accuracies
+
+    monkeypatch.setattr(threats, "measure_run", measure_run)
+    measure_threats(plan)
+    assert len(measured) == 1
+    assert file.read_text().splitlines() == lines
+
+
+def test_accuracies_are_those_of_the_holdouts_and_of_the_record(plan: RecipePlan) -> None:
+    measure_threats(plan)
+    erm = read_threats(plan).filter(row="erm")
+    accuracies = dict(erm.select("threat", "accuracy").iter_rows())
+    run = open_run(plan.row_plans[0].list_finished()[0])
+    record = run.records[-1]["accuracy"]
+    assert accuracies["clean"] == pytest.approx(sum(record[name]["holdout"] for name in run.roles.train) / 2)
+    assert accuracies["new domains"] == pytest.approx(sum(record[name]["main"] for name in run.roles.test) / 5)
+    contrast = []
+    for name in run.roles.train:
+        domain, holdout = run.dataset.domains[run.dataset.index(name)], run.splits[name].holdout
+        for severity in range(1, 6):
+            images = corrupt_images(domain.images[holdout], "contrast", severity)
+            correct = run.model("last")(images / 255).argmax(1) == domain.labels[holdout]
+            contrast.append(float(correct.float().mean()))
+    assert accuracies["corruptions"] == pytest.approx(sum(contrast) / len(contrast))
+
+
+def test_the_result_has_tables_a_picture_and_a_page(plan: RecipePlan) -> None:
+    result = write_result(plan)
+    assert [table.title for table in result.tables] == [
+        "Accuracy under each threat on silhouettes, percent",
+        "Difference to erm on silhouettes, points",
+    ]
+    assert [file.name for file in result.files] == ["result.md", "threats_silhouettes.png", "result.html"]
+    assert "Difference to erm on silhouettes, points" in result.files[-1].read_text()
