@@ -93,7 +93,10 @@ def test_every_cell_of_the_published_tables_is_found() -> None:
 
 def test_some_recipes_are_not_in_the_paper() -> None:
     assert len(list_paper_recipes()) == 13
-    assert [key for key in load_recipes() if key not in [recipe.key for recipe in list_paper_recipes()]] == ["demo", "threats"]
+    assert [key for key in load_recipes() if key not in [recipe.key for recipe in list_paper_recipes()]] == [
+        "demo",
+        "threats",
+    ]
 
 
 def test_varied_rows_are_expanded() -> None:
