@@ -285,7 +285,7 @@ def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, de
     ]
     caption = (
         f"Accuracy on {rows[0]['images']} images of {domain} under the 15 common corruptions of ImageNet-C, whose "
-        "parameters were chosen for images of 224 pixels; smaller images suffer more, most of all from blur."
+        "parameters were chosen for images of 224 x 224 pixels; blur is stronger on smaller ones."
     )
     return _build_picture(title, caption, plot_corruptions(pl.DataFrame(rows).with_columns(run="label")))
 
