@@ -121,6 +121,7 @@ def test_attacks_in_linf_with_one_of_our_own(
     assert Path("robustness.png").exists()
 
 
+@pytest.mark.filterwarnings("always")
 def test_apgd_of_two_classes_says_so(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
     args = ("--attack", "apgd", "--epsilon", "4/255", "--attack-steps", 2, "--images", 5, "-o", tmp_path / "r.png")
     result = domainwise("robustness", runs / "erm-0", *args, "--device", "cpu")

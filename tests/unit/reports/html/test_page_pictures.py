@@ -1,5 +1,6 @@
 """The pictures on a page are of the selected models."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
     assert seen == [(done, 6) for done in range(7)]
     assert "on the object, over all shift_8 images: erm " in pictures[0].caption
     assert "clusters of a t-SNE map, and their sizes, mean little" in pictures[1].caption
+    (attacked,) = (picture.caption for picture in pictures if picture.title == "Accuracy under attack")
+    assert re.search(r"PGD with 20 steps, at 4/255: erm \d+\.\d ± \d\.\d %; mat \d+\.\d ± \d\.\d %", attacked)
     assert all(picture.png for picture in pictures)
 
 
