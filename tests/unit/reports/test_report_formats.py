@@ -82,6 +82,7 @@ def test_csv_is_unrounded() -> None:
         "low": "",
         "high": "",
         "text": "",
+        "metric": "accuracy",
     }
     assert (rows[1]["mean"], rows[1]["error"], rows[1]["reason"]) == ("", "", "no runs")
     assert (rows[2]["test_domain"], rows[2]["kind"]) == ("", "gap")
