@@ -164,11 +164,11 @@ def test_metrics_change_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_records_the_same(tmp_path: Path) -> None:
-    whole = train_run(tmp_path / "whole", metrics=("ece", "macro_f1"))
+    whole = train_run(tmp_path / "whole", steps=6, metrics=("ece", "macro_f1"))
     steps: list[int] = []
     config = replace(whole.config, output=tmp_path / "resumed")
     with pytest.raises(RunInterrupted):
-        train(config, on_step=lambda step, loss: steps.append(step), should_stop=lambda: len(steps) >= 3)
+        train(config, on_step=lambda step, loss: steps.append(step), should_stop=lambda: len(steps) >= 4)
     with pytest.raises(DomainwiseError, match=r"metrics is \[\"macro_f1\", \"ece\"\] there and \[\] here"):
         train(replace(config, metrics=()))
     resumed = train(replace(config, metrics=("ece", "macro_f1")))
