@@ -168,6 +168,7 @@ SMALL: dict[str, Any] = {
     [
         {"algorithm": "erm", "steps": 25},
         {"algorithm": "mat", "steps": 12, "augment": True, "attack_radius": 0.5, "average": "sma"},
+        {"algorithm": "erm", "steps": 12, "attack_radius": 0.5, "metrics": ("macro_f1", "ece", "confusion")},
         {"algorithm": "erm", "steps": 12, "lr_schedule": "plateau", "probe_steps": 2, "sam": True},
     ],
     ids=lambda settings: str(settings["algorithm"]),

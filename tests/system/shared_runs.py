@@ -44,7 +44,7 @@ def batch_norm_network(input_shape: tuple[int, ...], num_classes: int, dropout: 
 
 EXACT: dict[str, dict[str, Any]] = {
     "erm": {"algorithm": "erm"},
-    "erm attacked": {"algorithm": "erm", "attack_radius": 0.5},
+    "erm attacked": {"algorithm": "erm", "attack_radius": 0.5, "metrics": ("macro_f1", "ece", "confusion")},
     "erm with augmentation": {"algorithm": "erm", "augment": True},
     "at": {"algorithm": "at", "hparams": {"start": "zero"}},
     "uat released": {"algorithm": "uat", "hparams": {"variant": "released"}},

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from domainwise.storage.run_folder import Which
     from domainwise.training.model_evaluation import Count, ModelEvaluation
 
+# The largest confusion matrix that fits a terminal, in classes.
+MAX_PRINTED = 12
 EXAMPLES = """
 Examples:
 
@@ -20,6 +22,8 @@ domainwise evaluate runs/pacs-mat --dataset new_photos/
 domainwise evaluate runs/pacs-erm runs/pacs-mat --dataset labels.csv --domain clinic_3
 
 domainwise evaluate runs/pacs-mat --dataset office_home --ignore-unknown-classes --json
+
+domainwise evaluate runs/pacs-mat --dataset new_photos/ --metrics macro_f1,ece,confusion
 
 domainwise evaluate hf:owner/name --dataset new_photos/ --which last
 """
@@ -44,6 +48,13 @@ def evaluate(
     dataset_option: Annotated[list[str] | None, typer.Option(help="Dataset option as name=value. Repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of synthetic data.")] = 0,
     data_dir: DataDir = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also measure macro_f1, balanced_accuracy, worst_class, ece or confusion. Repeatable, or separated by "
+            "commas."
+        ),
+    ] = None,
     algorithm: OwnAlgorithm = None,
     network: OwnNetwork = None,
     device: Device = "auto",
@@ -70,19 +81,24 @@ def evaluate(
             algorithm=algorithm,
             network=network,
             device=device,
+            metrics=metrics or (),
             on_progress=progress.report,
         )
     if as_json:
         print_json([each.as_dict() for each in evaluations])
     elif not quiet:
         _print_tables(evaluations)
+        _print_confusions(evaluations)
     for each in evaluations if not quiet else ():
         for note in _list_notes(each):
             print_line(f"note: {note}", stderr=True)
 
 
 def _print_tables(evaluations: Sequence["ModelEvaluation"]) -> None:
-    """Print accuracies by domain and by class; the runs are named if there are several."""
+    """Print accuracies by domain, with other metrics, and by class; the runs are named if there are several."""
+    from domainwise.selection import METRICS
+
+    names = [name for name in METRICS if name in evaluations[0].total_metrics]
     for kind in ("domain", "class"):
         rows = []
         for each in evaluations:
@@ -90,13 +106,29 @@ def _print_tables(evaluations: Sequence["ModelEvaluation"]) -> None:
             total = {"all": each.total} if kind == "domain" and len(counts) > 1 else {}
             for name, count in {**counts, **total}.items():
                 accuracy = f"{100 * count.accuracy:.1f} ± {100 * count.error:.1f}"
-                rows.append((each.run, name, str(count.images), accuracy)[len(evaluations) == 1 :])
-        header = ("run", kind, "images", "accuracy, %")[len(evaluations) == 1 :]
-        print_table(header, rows, numeric=2)
+                metrics = {**each.metrics, "all": each.total_metrics}.get(name, {}) if kind == "domain" else {}
+                values = [f"{100 * metrics[metric]:.1f}" for metric in names if metrics]
+                rows.append((each.run, name, str(count.images), accuracy, *values)[len(evaluations) == 1 :])
+        titles = [f"{METRICS[name].title}, %" for name in names if kind == "domain"]
+        header = ("run", kind, "images", "accuracy, %", *titles)[len(evaluations) == 1 :]
+        print_table(header, rows, numeric=2 + len(titles))
+
+
+def _print_confusions(evaluations: Sequence["ModelEvaluation"]) -> None:
+    """Print one confusion matrix per run and domain: rows are true classes, columns predicted ones."""
+    for each in evaluations:
+        for domain, metrics in each.metrics.items():
+            if "confusion" in metrics and len(each.classes) <= MAX_PRINTED:
+                print_line(f"{each.run}, {domain}: rows are true classes, columns predicted ones")
+                rows = zip(each.classes, metrics["confusion"], strict=True)
+                header = ("true", *each.classes)
+                print_table(header, [(name, *map(str, counts)) for name, counts in rows], numeric=len(each.classes))
 
 
 def _list_notes(evaluation: "ModelEvaluation") -> list[str]:
     notes = []
+    if "confusion" in evaluation.total_metrics and len(evaluation.classes) > MAX_PRINTED:
+        notes.append(f"confusion matrices of {len(evaluation.classes)} classes are not printed; add --json")
     if evaluation.trained_on:
         names = ", ".join(evaluation.trained_on)
         notes.append(f"{evaluation.run} was trained on {names} of {evaluation.dataset}: these images are not new to it")

@@ -34,6 +34,8 @@ domainwise report sweeps/pacs --column worst --column gap --paper --compare-to e
 
 domainwise report sweeps/pacs --compare-to erm --margin 0.5
 
+domainwise report sweeps/pacs --metric macro_f1 --column worst
+
 domainwise report sweeps/pacs -o tables/pacs.tex
 
 domainwise report sweeps/pacs -o pacs.html
@@ -65,6 +67,14 @@ def report(
             autocompletion=lambda: _complete("column"),
         ),
     ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="What to select and compare models by: accuracy, macro_f1, balanced_accuracy, worst_class or ece. All "
+            "but accuracy need runs with --metrics.",
+            autocompletion=lambda: _complete("metric"),
+        ),
+    ] = "accuracy",
     paper: Annotated[bool, typer.Option("--paper", help="Show the paper's numbers next to ours.")] = False,
     compare_to: Annotated[str | None, typer.Option(help="Compare every method with this one, trial by trial.")] = None,
     margin: Annotated[
@@ -119,6 +129,7 @@ def report(
     options: dict[str, Any] = {
         "selections": selection or (),
         "columns": column or (),
+        "metric": metric,
         "paper": paper,
         "compare_to": compare_to,
         **({} if margin is None else {"margin": margin}),
@@ -154,14 +165,15 @@ def report(
         print_line(f"wrote {output}", stderr=True)
 
 
-def _complete(option: Literal["selection", "column", "format"]) -> list[str]:
+def _complete(option: Literal["selection", "column", "metric", "format"]) -> list[str]:
     from domainwise.reports.formats import SUFFIXES
     from domainwise.reports.tables import EXTRA_COLUMNS
-    from domainwise.selection import SELECTIONS
+    from domainwise.selection import METRICS, SELECTIONS
 
     choices: dict[str, Iterable[str]] = {
         "selection": SELECTIONS,
         "column": EXTRA_COLUMNS,
+        "metric": METRICS,
         "format": SUFFIXES.values(),
     }
     return list(choices[option])

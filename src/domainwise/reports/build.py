@@ -9,7 +9,8 @@ from domainwise.reports.methods import Variant, read_variants, sort_methods
 from domainwise.reports.published import add_paper_columns
 from domainwise.reports.significance import build_comparison
 from domainwise.reports.tables import EXTRA_COLUMNS, build_averages_table, build_dataset_table
-from domainwise.selection import SELECTIONS
+from domainwise.selection import SELECTIONS, select_models
+from domainwise.selection.metrics import find_metric
 from domainwise.selection.runs import Runs
 from domainwise.selection.verdicts import MARGIN
 from domainwise.storage.sweep_folder import SweepFolder
@@ -25,6 +26,7 @@ def report(
     margin: float = MARGIN,
     unfinished: bool = False,
     split_variants: bool = False,
+    metric: str = "accuracy",
 ) -> Report:
     """Read runs and return their tables: methods by test domains, averages over datasets, and comparisons.
 
@@ -38,14 +40,16 @@ def report(
         margin: largest difference without practical importance, in points, for `compare_to`.
         unfinished: include runs that are not done.
         split_variants: tell runs that would fill the same cell apart by their settings, instead of raising an error.
+        metric: name of `domainwise.selection.METRICS` that models are selected and compared by. Runs need the setting
+            `metrics` for all but `accuracy`.
 
     Raises:
         DuplicateRuns: two runs would fill the same cell.
-        DomainwiseError: there are no runs, or an argument is not one of its choices.
+        DomainwiseError: there are no runs, or none with the metric, or an argument is not one of its choices.
     """
     selections = selections or read_selections(paths)
-    check_choices(selections, columns)
-    runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants)
+    check_choices(selections, columns, metric=metric, paper=paper)
+    runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants, metric=metric)
     return build_report(
         runs, selections, columns=columns, paper=paper, compare_to=compare_to, margin=margin, variants=variants
     )
@@ -66,7 +70,7 @@ def build_report(
     Selection by the test domain always has the column `training`: a model selected that way can be worse than chance
     on the domains it was trained on.
     """
-    check_choices(selections, columns)
+    check_choices(selections, columns, metric=runs.metric.name, paper=paper)
     grids = build_grids(runs, variants)
     if not grids:
         raise DomainwiseError(" ".join(("no runs to report on", *(f"({note})" for note in runs.notes))))
@@ -86,8 +90,13 @@ def read_selections(paths: Iterable[str | Path]) -> list[str]:
     return list(selections) or ["training_domain"]
 
 
-def check_choices(selections: Iterable[str], columns: Iterable[str] = ()) -> None:
-    """Raise an error that lists the choices if a selection rule or an extra column is unknown."""
+def check_choices(
+    selections: Iterable[str], columns: Iterable[str] = (), *, metric: str = "accuracy", paper: bool = False
+) -> None:
+    """Raise an error that lists the choices if a selection rule, an extra column or the metric is unknown."""
+    find_metric(metric)
+    if paper and metric != "accuracy":
+        raise DomainwiseError(f"the paper has accuracies only; leave out --paper or --metric {metric}")
     for kind, names, choices in (("selection", selections, SELECTIONS), ("column", columns, EXTRA_COLUMNS)):
         for name in names:
             if name not in choices:
@@ -104,17 +113,21 @@ def _build_tables(
     compare_to: str | None,
     margin: float,
 ) -> list[Table]:
-    selected = SELECTIONS[selection](runs.frame)
+    selected = select_models(runs.frame, selection, runs.metric)
     extra = {*columns, *(("training",) if selection == "test_domain" else ())}
     tables = [build_dataset_table(runs, selected, selection, grid, extra) for grid in grids]
     # A single dataset with a single test domain is its own average.
     if len(grids) > 1 or len(grids[0].domains) > 1:
-        tables.append(build_averages_table(selected, selection, grids, tables, algorithms, extra))
+        tables.append(build_averages_table(selected, selection, grids, tables, algorithms, extra, runs.metric))
     if paper:
         domains = {grid.dataset: grid.domains for grid in grids}
         tables = [add_paper_columns(table, domains) for table in tables]
     if compare_to is not None:
         tables.append(
-            build_comparison(selected, selection, algorithms, compare_to, margin, is_sequential=runs.is_sequential)
+            build_comparison(
+                *(selected, selection, algorithms, compare_to, margin),
+                is_sequential=runs.is_sequential,
+                metric=runs.metric,
+            )
         )
     return tables

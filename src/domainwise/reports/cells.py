@@ -32,7 +32,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, unrounded, accuracies in percent; or a text such as a verdict; or the reason why there is neither.
+    """A number, unrounded, metrics in percent; or a text such as a verdict; or the reason why there is neither.
 
     Args:
         error: standard error over trials; None for a single trial, and for cells without trials.
@@ -59,6 +59,7 @@ class Column:
     kind: Kind
     dataset: str = ""
     domain: str = ""
+    is_lower_better: bool = False
 
     @property
     def digits(self) -> int:
@@ -70,7 +71,7 @@ class Column:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the highest number is the best."""
+        """Whether the highest number is the best, or the lowest if that is better."""
         return self.kind in ("domain", "average", "worst", "average_over_trials", "average_of_datasets")
 
 
@@ -90,6 +91,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...]
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,11 @@ class Report:
     notes: tuple[str, ...]
 
 
-def estimate_cell(accuracies: Sequence[float], reason: str = "") -> Cell:
-    """Return the cell of accuracies in 0..1, one per trial."""
-    if not accuracies:
+def estimate_cell(values: Sequence[float], reason: str = "") -> Cell:
+    """Return the cell of accuracies or another metric in 0..1, one per trial."""
+    if not values:
         return Cell(None, reason=reason)
-    estimate = estimate_mean(100 * accuracy for accuracy in accuracies)
+    estimate = estimate_mean(100 * value for value in values)
     return Cell(estimate.mean, estimate.error, estimate.count, reason)
 
 
@@ -128,8 +130,9 @@ def mark_best(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Row, ...]
     best: list[str | None] = []
     for index, column in enumerate(columns):
         rivals = [row.cells[index] for row in rows if _is_comparable(row.cells[index], column)]
-        highest = max(rivals, key=lambda cell: cell.mean or 0.0) if len(rivals) > 1 else None
-        best.append(None if highest is None else format_parts(highest, column)[0])
+        choose = min if column.is_lower_better else max
+        chosen = choose(rivals, key=lambda cell: cell.mean or 0.0) if len(rivals) > 1 else None
+        best.append(None if chosen is None else format_parts(chosen, column)[0])
     return tuple(
         replace(
             row,

@@ -6,6 +6,7 @@ import polars as pl
 
 from domainwise.reports.cells import Grid, Row, select_results
 from domainwise.selection import SELECTIONS
+from domainwise.selection.metrics import ACCURACY, Metric
 from domainwise.selection.runs import Runs
 from domainwise.selection.statistics import pluralize
 from domainwise.storage.discovery import BackboneSettings
@@ -24,10 +25,10 @@ _REQUIRED = {
 }
 
 
-def describe_selection(selection: str) -> str:
+def describe_selection(selection: str, metric: Metric = ACCURACY) -> str:
     """Return what a selection rule does, by the first line of its docstring."""
     line = (SELECTIONS[selection].__doc__ or "").strip().splitlines()[0]
-    return f"Selected by {selection}: {line[:1].lower()}{line[1:]}"
+    return f"Selected by {selection}: {metric.describe(line[:1].lower() + line[1:])}"
 
 
 def describe_runs(frame: pl.DataFrame, selection: str, planned: Sequence[RunStatus]) -> str:
@@ -147,11 +148,14 @@ def explain_missing(
     if results.is_empty():
         return _format_open_runs(planned) or ("run done, but its records could not be used" if planned else "no runs")
     if results["main"].is_null().all():
-        return "no accuracy on the test domain was recorded"
+        name = runs.metric.name
+        if name == "accuracy":
+            return "no accuracy on the test domain was recorded"
+        return f"{name} was not recorded: train with --metrics {name}"
     if selection == "leave_one_out":
         return _explain_leave_one_out(rows, results, domain)
     column, reason = _REQUIRED[selection]
-    return reason if results[column].is_null().all() else "no record is complete"
+    return runs.metric.describe(reason) if results[column].is_null().all() else "no record is complete"
 
 
 def _filter_used(frame: pl.DataFrame, selection: str) -> pl.DataFrame:

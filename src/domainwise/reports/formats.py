@@ -15,12 +15,13 @@ from rich.cells import cell_len
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_spreadsheet, escape_unprintable
 from domainwise.reports.cells import Cell, Column, Report, Table, format_cell
+from domainwise.selection.metrics import METRICS
 from domainwise.storage.files import write_atomic
 
 SCHEMA = 1
 _CSV_HEADER = (
     *("dataset", "algorithm", "test_domain", "kind", "mean", "error", "trials", "selection", "reason"),
-    *("low", "high", "text"),
+    *("low", "high", "text", "metric"),
 )
 _LATEX_ESCAPES = str.maketrans(
     {
@@ -71,7 +72,7 @@ def format_csv(report: Report) -> str:
                 kind = f"{column.kind} {table.title.lower()}" if is_comparison else column.kind
                 place = (column.dataset, row.algorithm, column.domain, kind)
                 number = (cell.mean, cell.error, cell.trials, table.selection, cell.reason)
-                values: tuple[Any, ...] = (*place, *number, *(cell.interval or ("", "")), cell.text)
+                values: tuple[Any, ...] = (*place, *number, *(cell.interval or ("", "")), cell.text, table.metric)
                 writer.writerow([escape_spreadsheet(each) if isinstance(each, str) else each for each in values])
     return text.getvalue()
 
@@ -131,7 +132,8 @@ def write_text(output: str | Path, text: str) -> None:
 
 
 def format_title(table: Table) -> str:
-    return f"{table.title}, selected by {table.selection}"
+    metric = "" if table.metric == "accuracy" else f", {METRICS[table.metric].title}"
+    return f"{table.title}{metric}, selected by {table.selection}"
 
 
 def tabulate(table: Table) -> tuple[list[str], list[list[str]]]:

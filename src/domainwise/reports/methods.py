@@ -91,7 +91,11 @@ def sort_methods(names: Iterable[str], variants: Mapping[str, Variant] | None = 
 
 
 def read_variants(
-    paths: Sequence[str | Path], *, unfinished: bool = False, split_variants: bool = False
+    paths: Sequence[str | Path],
+    *,
+    unfinished: bool = False,
+    split_variants: bool = False,
+    metric: str = "accuracy",
 ) -> tuple[Runs, dict[str, Variant]]:
     """Read runs, and name variants of a method apart if asked to.
 
@@ -99,15 +103,16 @@ def read_variants(
         unfinished: include runs that are not done.
         split_variants: tell runs that would fill the same cell apart by the settings in which they differ, instead of
             raising `DuplicateRuns`.
+        metric: what the runs are compared by.
 
     Returns:
         The runs, and the variants by the names that `algorithm` has in the frame for them.
     """
     folders = [Path(path) for path in paths]
     if split_variants:
-        return name_variants(read_runs(folders, unfinished=unfinished, keep_duplicates=True))
+        return name_variants(read_runs(folders, unfinished=unfinished, keep_duplicates=True, metric=metric))
     try:
-        return read_runs(folders, unfinished=unfinished), {}
+        return read_runs(folders, unfinished=unfinished, metric=metric), {}
     except DuplicateRuns as error:
         raise DuplicateRuns(f"{error}, or tell them apart by their settings with --split-variants") from error
 

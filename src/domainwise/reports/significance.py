@@ -7,6 +7,7 @@ import polars as pl
 from domainwise.errors import unknown_choice
 from domainwise.reports.cells import Cell, Column, Row, Table
 from domainwise.reports.footnotes import describe_selection
+from domainwise.selection.metrics import ACCURACY, Metric
 from domainwise.selection.statistics import average_differences
 from domainwise.selection.verdicts import LEVEL, MARGIN, MAX_TRIALS, Judgement, judge_differences
 
@@ -19,8 +20,12 @@ def build_comparison(
     margin: float = MARGIN,
     *,
     is_sequential: bool = False,
+    metric: Metric = ACCURACY,
 ) -> Table:
-    """Judge for every method whether it is above `baseline`, by the trials that both have; see `judge_differences`."""
+    """Judge for every method whether it is above `baseline`, by the trials that both have; see `judge_differences`.
+
+    Of a metric that should be low, the claim is that the method is below `baseline`.
+    """
     if baseline not in algorithms:
         raise unknown_choice("method to compare to", baseline, algorithms)
     columns = (
@@ -31,23 +36,28 @@ def build_comparison(
         Column("trials needed", "trials_needed"),
     )
     reference = selected.filter(pl.col("algorithm") == baseline)
+    # How much better a method is.
+    sign = -1.0 if metric.is_lower_better else 1.0
     differences = {
-        algorithm: average_differences(selected.filter(pl.col("algorithm") == algorithm), reference)
+        algorithm: [
+            sign * each for each in average_differences(selected.filter(pl.col("algorithm") == algorithm), reference)
+        ]
         for algorithm in algorithms
         if algorithm != baseline
     }
     judgements = judge_differences(differences, margin=margin, is_sequential=is_sequential)
-    rows = tuple(Row(algorithm, _build_cells(each, baseline)) for algorithm, each in judgements.items())
+    rows = tuple(Row(algorithm, _build_cells(each, baseline, sign)) for algorithm, each in judgements.items())
     notes = (
         *(describe_verdicts(list(judgements.values())) if rows else ["There is no other method."]),
         *(["Trials were added until claims were decided, which the intervals allow for."] if is_sequential else []),
         "The difference of a trial is the mean over the test domains, then over the datasets, that the method and "
         f"{baseline} both have; only trials with all of them count. wins: trials in which the method is better.",
-        f"Verdicts are on the claim that the method is above {baseline}.",
+        f"Verdicts are on the claim that the method is {'below' if metric.is_lower_better else 'above'} {baseline}"
+        f"{f': a lower {metric.title} is better' if metric.is_lower_better else ''}.",
         *(f"{row.algorithm}: {row.cells[0].reason}." for row in rows if row.cells[0].reason),
-        describe_selection(selection),
+        describe_selection(selection, metric),
     )
-    return Table(f"Compared to {baseline}", selection, columns, rows, notes)
+    return Table(f"Compared to {baseline}", selection, columns, rows, notes, metric.name)
 
 
 def describe_verdicts(judgements: Sequence[Judgement]) -> list[str]:
@@ -63,11 +73,14 @@ def describe_verdicts(judgements: Sequence[Judgement]) -> list[str]:
     ]
 
 
-def _build_cells(judgement: Judgement, baseline: str) -> tuple[Cell, ...]:
+def _build_cells(judgement: Judgement, baseline: str, sign: float) -> tuple[Cell, ...]:
     if judgement.estimate is None:
         return (Cell(None, reason=f"no trial with the same test domains as {baseline}"),) * 5
+    interval = judgement.interval
+    if interval is not None and sign < 0:
+        interval = (-interval[1], -interval[0])
     return (
-        Cell(judgement.estimate, trials=judgement.trials, interval=judgement.interval),
+        Cell(sign * judgement.estimate + 0.0, trials=judgement.trials, interval=interval),
         Cell(float(judgement.trials)),
         Cell(float(judgement.wins)),
         Cell(None, text=judgement.verdict),

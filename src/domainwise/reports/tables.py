@@ -1,13 +1,14 @@
-"""Tables of accuracy: one per dataset (methods by test domains), and one of averages (methods by datasets)."""
+"""Tables of a metric: one per dataset (methods by test domains), and one of averages (methods by datasets)."""
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from domainwise.reports import footnotes
 from domainwise.reports.cells import Cell, Column, Grid, Kind, Row, Table, estimate_cell, mark_best
+from domainwise.selection.metrics import ACCURACY, Metric
 from domainwise.selection.runs import Runs
 
 EXTRA_COLUMNS: Mapping[Kind, str] = {
@@ -31,10 +32,11 @@ def build_dataset_table(
     frame = runs.frame.filter(pl.col("dataset") == grid.dataset)
     trials = {*frame["trial"].to_list(), *(run.trial for run in planned)}
     extras = [kind for kind in EXTRA_COLUMNS if kind in extra]
+    is_low = runs.metric.is_lower_better
     columns = (
-        *(Column(domain, "domain", grid.dataset, domain) for domain in grid.domains),
-        Column("Avg", "average", grid.dataset),
-        *(Column(kind, kind, grid.dataset) for kind in extras),
+        *(Column(domain, "domain", grid.dataset, domain, is_low) for domain in grid.domains),
+        Column("Avg", "average", grid.dataset, is_lower_better=is_low),
+        *(Column(kind, kind, grid.dataset, is_lower_better=is_low) for kind in extras),
     )
     rows = []
     for algorithm in grid.algorithms:
@@ -46,19 +48,20 @@ def build_dataset_table(
             _domain_cell(runs, accuracies[domain], selection, (grid.dataset, algorithm, domain), trials)
             for domain in grid.domains
         ]
-        extra_cells = (_extra_cell(kind, cells, models) for kind in extras)
+        extra_cells = (_extra_cell(kind, cells, models, runs.metric) for kind in extras)
         rows.append(Row(algorithm, (*cells, _average(cells, grid.domains), *extra_cells)))
     notes = [
         footnotes.describe_runs(frame, selection, list(planned.values())),
-        footnotes.describe_selection(selection),
+        footnotes.describe_selection(selection, runs.metric),
         footnotes.describe_draws(selected, grid),
         footnotes.describe_races(planned),
         footnotes.describe_backbones(frame, selection, runs.backbones, grid),
         footnotes.describe_errors(rows),
-        *(EXTRA_COLUMNS[kind] for kind in extras),
+        *_describe_extras(extras, runs.metric),
         *footnotes.format_reasons(footnotes.collect_reasons(rows, grid.domains), grid),
     ]
-    return Table(grid.dataset, selection, columns, mark_best(columns, rows), tuple(note for note in notes if note))
+    shown = tuple(note for note in notes if note)
+    return Table(grid.dataset, selection, columns, mark_best(columns, rows), shown, runs.metric.name)
 
 
 def build_averages_table(
@@ -68,6 +71,7 @@ def build_averages_table(
     tables: Sequence[Table],
     algorithms: tuple[str, ...],
     extra: Collection[str] = (),
+    metric: Metric = ACCURACY,
 ) -> Table:
     """Build the averages over test domains of the datasets that `tables` show one by one.
 
@@ -75,10 +79,11 @@ def build_averages_table(
     """
     datasets = tuple(grid.dataset for grid in grids)
     has_average, extras = len(grids) > 1, [kind for kind in EXTRA_COLUMNS if kind in extra]
+    is_low = metric.is_lower_better
     columns = (
-        *(Column(name, "average_over_trials", name) for name in datasets),
-        *([Column("Avg", "average_of_datasets")] if has_average else []),
-        *(Column(kind, kind) for kind in extras),
+        *(Column(name, "average_over_trials", name, is_lower_better=is_low) for name in datasets),
+        *([Column("Avg", "average_of_datasets", is_lower_better=is_low)] if has_average else []),
+        *(Column(kind, kind, is_lower_better=is_low) for kind in extras),
     )
     trials = dict(selected.group_by("dataset").agg(pl.col("trial").n_unique()).iter_rows())
     rows = []
@@ -89,16 +94,20 @@ def build_averages_table(
             for grid, table in zip(grids, tables, strict=True)
         ]
         average = [_average_datasets(cells, datasets)] if has_average else []
-        extra_cells = (_combine_extra(kind, tables, algorithm) for kind in extras)
+        extra_cells = (_combine_extra(kind, tables, algorithm, metric) for kind in extras)
         rows.append(Row(algorithm, (*cells, *average, *extra_cells)))
     notes = (
         "Mean over test domains per trial, then mean ± standard error over trials.",
         *(["Avg: mean over datasets."] if has_average else []),
-        *(EXTRA_COLUMNS[kind] for kind in extras),
-        footnotes.describe_selection(selection),
+        *_describe_extras(extras, metric),
+        footnotes.describe_selection(selection, metric),
         *footnotes.format_reasons(footnotes.collect_reasons(rows, datasets), Grid("", algorithms, datasets)),
     )
-    return Table("Averages", selection, columns, mark_best(columns, rows), notes)
+    return Table("Averages", selection, columns, mark_best(columns, rows), notes, metric.name)
+
+
+def _describe_extras(extras: Iterable[Kind], metric: Metric) -> list[str]:
+    return [metric.describe(EXTRA_COLUMNS[kind]) for kind in extras]
 
 
 def _domain_cell(
@@ -122,12 +131,16 @@ def _average(cells: Sequence[Cell], names: Collection[str]) -> Cell:
     return Cell(statistics.fmean(cell.mean or 0.0 for cell in cells), trials=min(cell.trials for cell in cells))
 
 
-def _extra_cell(kind: str, cells: Sequence[Cell], models: pl.DataFrame) -> Cell:
+def _extra_cell(kind: str, cells: Sequence[Cell], models: pl.DataFrame, metric: Metric) -> Cell:
     if kind == "worst":
         means = [cell.mean for cell in cells if cell.mean is not None]
-        return Cell(min(means)) if len(means) == len(cells) else Cell(None, reason="a test domain is missing")
+        return (
+            Cell(_find_worst(means, metric))
+            if len(means) == len(cells)
+            else Cell(None, reason="a test domain is missing")
+        )
     if models.is_empty() or models["training"].is_null().any():
-        return Cell(None, reason="no model selected" if models.is_empty() else "no holdout accuracy")
+        return Cell(None, reason="no model selected" if models.is_empty() else metric.describe("no holdout accuracy"))
     training = 100 * statistics.fmean(models["training"].to_list())
     test = 100 * statistics.fmean(models["accuracy"].to_list())
     return Cell(training if kind == "training" else training - test, trials=models["trial"].n_unique())
@@ -160,8 +173,12 @@ def _average_datasets(cells: Sequence[Cell], datasets: Sequence[str]) -> Cell:
     return replace(average, reason=f"not all test domains of {', '.join(partial)}", is_partial=True)
 
 
-def _combine_extra(kind: Kind, tables: Sequence[Table], algorithm: str) -> Cell:
-    """Return an extra column of all datasets' tables in one cell: the lowest `worst`, the mean of any other."""
+def _find_worst(means: Sequence[float], metric: Metric) -> float:
+    return max(means) if metric.is_lower_better else min(means)
+
+
+def _combine_extra(kind: Kind, tables: Sequence[Table], algorithm: str, metric: Metric) -> Cell:
+    """Return an extra column of all datasets' tables in one cell: the worst `worst`, the mean of any other."""
     means = [
         cell.mean
         for table in tables
@@ -172,4 +189,4 @@ def _combine_extra(kind: Kind, tables: Sequence[Table], algorithm: str) -> Cell:
     ]
     if len(means) < len(tables):
         return Cell(None, reason="not available for every dataset")
-    return Cell(min(means) if kind == "worst" else statistics.fmean(means))
+    return Cell(_find_worst(means, metric) if kind == "worst" else statistics.fmean(means))

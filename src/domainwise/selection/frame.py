@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 
 from domainwise.perturbations.radius import split_radius
+from domainwise.selection.metrics import read_values
 from domainwise.selection.score import (
     attacked_score,
     dataset_label,
@@ -39,8 +40,8 @@ SCHEMA: Mapping[str, Any] = {
 Row = tuple[Any, ...]
 
 
-def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFrame:
-    """Build the frame of (run, record) pairs.
+def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]], metric: str = "accuracy") -> pl.DataFrame:
+    """Build the frame of (run, record) pairs, with the values of a metric.
 
     Columns:
         run: name of the run.
@@ -55,8 +56,9 @@ def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFram
         attacked: the same mean under a domain-wise attack.
         validation: mean accuracy on whole validation domains.
         main, holdout: accuracy on the two parts of the test domain. Accuracies that were not measured are null.
+        With another metric, all of these are of that metric.
     """
-    return frame_from_rows([row for run, record in records for row in record_rows(run, record)])
+    return frame_from_rows([row for run, record in records for row in record_rows(run, record, metric=metric)])
 
 
 def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
@@ -70,24 +72,30 @@ def frame_from_rows(rows: Sequence[Row]) -> pl.DataFrame:
 
 
 def record_rows(
-    run: str, record: Mapping[str, Any], *, holdout_sizes: Sequence[int] = (), steps: int | None = None
+    run: str,
+    record: Mapping[str, Any],
+    *,
+    holdout_sizes: Sequence[int] = (),
+    steps: int | None = None,
+    metric: str = "accuracy",
 ) -> list[Row]:
     """Return one row per test domain.
 
     Args:
         holdout_sizes: number of holdout images per training domain, if known.
         steps: number of steps of the run, if known.
+        metric: what the numbers of a row are.
     """
-    accuracy, test_domains = record["accuracy"], list(record["test_domains"])
-    names = list(accuracy)
+    values, test_domains = read_values(record, metric), list(record["test_domains"])
+    names = list(record["accuracy"])
     is_result = len(test_domains) == 1 or record.get("roles", "left_out") != "left_out"
     label = dataset_label(record["dataset"], record["train_domains"], record.get("roles"))
     hparams = record.get("hparams", {})
     radius = _parse_radius(hparams.get("epsilon"))
     is_warmup = record["step"] + 1 < _count_warmup_steps(hparams.get("warmup"), steps)
     scores = (
-        *(training_score(record), training_error(record, holdout_sizes)),
-        *(attacked_score(record), validation_score(record)),
+        *(training_score(record, metric), training_error(record, holdout_sizes, metric)),
+        *(attacked_score(record, metric), validation_score(record, metric)),
     )
     return [
         (
@@ -95,7 +103,7 @@ def record_rows(
             *(record["trial_seed"], record["hparams_seed"], record["step"], test_domains),
             *(name, names.index(name), len(names), is_result),
             *(*radius, is_warmup, *scores),
-            *(_parse_float(accuracy[name].get("main")), _parse_float(accuracy[name].get("holdout"))),
+            *(_parse_float(values.get(name, {}).get(part)) for part in ("main", "holdout")),
         )
         for name in test_domains
     ]

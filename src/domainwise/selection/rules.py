@@ -3,13 +3,16 @@
 Each rule is a pure function of the frame that `build_frame` builds. It returns one row per (dataset, algorithm, test
 domain, trial): the `draw` of the hyperparameters and the `step` it chose by which `score`, its `accuracy` on the test
 domain's main part and on the `training` domains' holdouts, and from how many `draws` it was chosen. Ties go to the
-larger draw and, within a run, to the earlier step: DomainBed's rule.
+larger draw and, within a run, to the earlier step: DomainBed's rule. In the frame of another metric, all of these are
+of that metric; `select_models` also knows which way is better.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+
+from domainwise.selection.metrics import ACCURACY, Metric
 
 CELL = ("dataset", "algorithm", "test_domain", "trial")
 _RUN = (*CELL, "draw", "run")
@@ -91,6 +94,14 @@ SELECTIONS: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "test_domain": test_domain,
     "ood_validation": ood_validation,
 }
+
+
+def select_models(frame: pl.DataFrame, selection: str, metric: Metric = ACCURACY) -> pl.DataFrame:
+    """Apply a rule to the frame of any metric; where lower is better, to its negative."""
+    if not metric.is_lower_better:
+        return SELECTIONS[selection](frame)
+    negated = frame.with_columns(-pl.col("training", "attacked", "validation", "main", "holdout"))
+    return SELECTIONS[selection](negated).with_columns(-pl.col("score", "accuracy", "training"))
 
 
 def _rank(scored: pl.DataFrame, order: Sequence[str] = ("score",)) -> pl.DataFrame:

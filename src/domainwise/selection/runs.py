@@ -10,6 +10,7 @@ import polars as pl
 
 from domainwise.errors import DomainwiseError
 from domainwise.selection.frame import Row, frame_from_rows, record_rows
+from domainwise.selection.metrics import ACCURACY, Metric, find_metric
 from domainwise.storage.discovery import BackboneSettings, StoredRun, discover
 from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun
@@ -32,6 +33,7 @@ class Runs:
         notes: one line per thing that is missing from the frame, for the reader of a table.
         is_sequential: whether a sweep has added trials until its claims were decided.
         backbones: by run, for those in the frame that recorded theirs.
+        metric: what the numbers in the frame are.
     """
 
     frame: pl.DataFrame
@@ -40,17 +42,24 @@ class Runs:
     notes: tuple[str, ...] = ()
     is_sequential: bool = False
     backbones: Mapping[str, BackboneSettings] = field(default_factory=dict)
+    metric: Metric = ACCURACY
 
 
-def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicates: bool = False) -> Runs:
+def read_runs(
+    paths: Sequence[Path], *, unfinished: bool = False, keep_duplicates: bool = False, metric: str = "accuracy"
+) -> Runs:
     """Read every run at or below `paths`: sweeps, our runs and DomainBed's, or folders that contain them.
 
     Args:
         unfinished: include our runs that are not done; DomainBed's are always included.
         keep_duplicates: include runs that would fill the same cell of a table, for a caller that tells them apart.
+        metric: name of `domainwise.selection.METRICS` that the frame has the values of.
+
+    Raises:
+        DomainwiseError: there are runs, and none has recorded the metric.
     """
+    reader = _Reader(find_metric(metric))
     discovery = discover(paths)
-    reader = _Reader()
     for run in discovery.runs:
         if run.status.state == "done" or unfinished:
             reader.add(run)
@@ -63,15 +72,21 @@ def read_runs(paths: Sequence[Path], *, unfinished: bool = False, keep_duplicate
     reader.notes += _describe_mixtures(frame, reader.backbones)
     if not keep_duplicates:
         check_no_duplicates(frame)
+    if metric != "accuracy" and not frame.is_empty() and frame["main"].is_null().all():
+        raise DomainwiseError(f"no run has recorded {metric}; train with --metrics {metric}")
     planned = {
         run: RunFolder(run.folder).read_stored_status() for sweep in discovery.sweeps for run in sweep.read_plan()
     }
     is_sequential = any(each.read_spec().get("until_decided") for each in discovery.sweeps if each.spec_file.is_file())
-    return Runs(frame, planned, tuple(discovery.runs), reader.all_notes(), is_sequential, reader.backbones)
+    return Runs(
+        *(frame, planned, tuple(discovery.runs), reader.all_notes()),
+        *(is_sequential, reader.backbones, reader.metric),
+    )
 
 
 @dataclass
 class _Reader:
+    metric: Metric
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seedings: Counter[str] = field(default_factory=Counter)
@@ -93,7 +108,7 @@ class _Reader:
         rows: dict[int, list[Row]] = {}
         facts = _read_facts(run)
         for record in records:
-            rows[record["step"]] = record_rows(str(run.path), record, **facts)
+            rows[record["step"]] = record_rows(str(run.path), record, metric=self.metric.name, **facts)
         if run.last_step is not None and run.last_step not in rows:
             self.notes.append(
                 f"{run.path} skipped: it is done, but {run.records_file} does not reach step {run.last_step}"

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from domainwise.selection.metrics import read_values
+
 
 def selection_score(record: Mapping[str, Any]) -> float:
     """Return the score that a run's best model has the highest of: `validation` if there is one, else `training`."""
@@ -13,22 +15,24 @@ def selection_score(record: Mapping[str, Any]) -> float:
     return 0.0 if score is None else score
 
 
-def training_score(record: Mapping[str, Any]) -> float | None:
-    """Return the mean accuracy on the training domains' holdouts; None if one was not measured."""
-    return _mean([record["accuracy"][name].get("holdout") for name in record["train_domains"]])
+def training_score(record: Mapping[str, Any], metric: str = "accuracy") -> float | None:
+    """Return the mean accuracy, or other metric, on the training domains' holdouts; None if one was not measured."""
+    return _mean(_read_part(record, metric, record["train_domains"], "holdout"))
 
 
-def validation_score(record: Mapping[str, Any]) -> float | None:
-    """Return the mean accuracy on all of the validation domains; None if one was not measured."""
-    return _mean([record["accuracy"][name].get("main") for name in record["validation_domains"]])
+def validation_score(record: Mapping[str, Any], metric: str = "accuracy") -> float | None:
+    """Return the mean accuracy, or other metric, on all of the validation domains; None if one was not measured."""
+    return _mean(_read_part(record, metric, record["validation_domains"], "main"))
 
 
-def attacked_score(record: Mapping[str, Any]) -> float | None:
-    """Return the mean accuracy on the training domains' holdouts under attack; None if one was not measured."""
-    return _mean([record["accuracy"][name].get("attacked") for name in record["train_domains"]])
+def attacked_score(record: Mapping[str, Any], metric: str = "accuracy") -> float | None:
+    """Return the mean on the training domains' holdouts under attack; None if one was not measured."""
+    return _mean(_read_part(record, metric, record["train_domains"], "attacked"))
 
 
-def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ()) -> float | None:
+def training_error(
+    record: Mapping[str, Any], holdout_sizes: Sequence[int] = (), metric: str = "accuracy"
+) -> float | None:
     """Return the standard error of `training_score`.
 
     The training domains are the same for every draw, so how much they differ from each other says nothing about how
@@ -37,13 +41,14 @@ def training_error(record: Mapping[str, Any], holdout_sizes: Sequence[int] = ())
 
     Args:
         holdout_sizes: number of holdout images per training domain. Without them, the error is that of the mean over
-            domains (None for a single one): too large if some domains are harder than others.
+            domains (None for a single one): too large if some domains are harder than others. So is that of a metric
+            other than accuracy, which is not a share of the images.
     """
-    values = [record["accuracy"][name].get("holdout") for name in record["train_domains"]]
+    values = _read_part(record, metric, record["train_domains"], "holdout")
     if not values or None in values:
         return None
     accuracies = np.asarray(values, dtype=np.float64)
-    if len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
+    if metric != "accuracy" or len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
         return float(accuracies.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return float(np.sqrt(np.sum(binomial_variance(accuracies, holdout_sizes))) / len(values))
 
@@ -62,6 +67,11 @@ def binomial_variance(accuracy: ArrayLike, images: ArrayLike) -> NDArray[np.floa
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:
     """Return the dataset's name in tables; trained on a few named domains only, it is a task of its own."""
     return f"{name} from {', '.join(train_domains)}" if roles == "named" else name
+
+
+def _read_part(record: Mapping[str, Any], metric: str, domains: Sequence[str], part: str) -> list[float | None]:
+    values = read_values(record, metric)
+    return [values.get(name, {}).get(part) for name in domains]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

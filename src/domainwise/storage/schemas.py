@@ -33,6 +33,16 @@ class NotJson(ValueError):
     """The content is not JSON, perhaps because it was cut off."""
 
 
+class _Metrics(Struct, kw_only=True):
+    """Metrics of a record besides accuracy, each by domain and part; a confusion matrix has one row per true class."""
+
+    macro_f1: dict[str, dict[str, _Accuracy | None]] = {}
+    balanced_accuracy: dict[str, dict[str, _Accuracy | None]] = {}
+    worst_class: dict[str, dict[str, _Accuracy | None]] = {}
+    ece: dict[str, dict[str, _Accuracy | None]] = {}
+    confusion: dict[str, dict[str, list[list[_Natural]]]] = {}
+
+
 class _Record(Struct, kw_only=True):
     """A line of records.jsonl."""
 
@@ -46,6 +56,7 @@ class _Record(Struct, kw_only=True):
     validation_domains: list[str]
     test_domains: list[str]
     accuracy: dict[str, dict[str, _Accuracy | None]]
+    metrics: _Metrics = msgspec.field(default_factory=_Metrics)
     roles: str | None = None
     hparams: dict[str, Any] = {}
     loss: float | None = None
@@ -75,6 +86,7 @@ class _Settings(Struct, kw_only=True):
     record_every: _Positive | None = None
     batch_size: _Positive | None = None
     average: str | None = None
+    metrics: list[str] = []
     refit: str | None = None
     soup: str | None = None
 
@@ -155,6 +167,10 @@ def check_record(record: Any) -> Record:
         for name in checked[role]:
             if name not in checked["accuracy"]:
                 raise ValueError(f"accuracy: missing key {name!r}, which is in {role}")
+    for name, parts in checked.get("metrics", {}).get("confusion", {}).items():
+        for part, rows in parts.items():
+            if any(len(row) != len(rows) for row in rows):
+                raise ValueError(f"metrics.confusion.{name}.{part}: expected as many columns as rows")
     return checked
 
 

@@ -17,6 +17,7 @@ from domainwise.algorithms import Algorithm
 from domainwise.averaging import average_states, interpolate_states, select_greedily
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
+from domainwise.selection.metrics import parse_metrics
 from domainwise.selection.score import selection_score
 from domainwise.storage.discovery import discover
 from domainwise.storage.files import read_regular
@@ -220,12 +221,14 @@ class _SoupWriter:
         self.algorithm.network.load_state_dict(state)
         run = self.run
         roles = run.roles if tests else replace(run.roles, test=())
-        accuracy = evaluate(*(self.algorithm, run.dataset, run.splits, roles, "selection", self.device, World()))
+        metrics = parse_metrics(self.member.settings.get("metrics", ()) if tests else ())
         return {
             "train_domains": roles.train,
             "validation_domains": roles.validation,
             "test_domains": roles.test,
-            "accuracy": accuracy,
+            **evaluate(
+                *(self.algorithm, run.dataset, run.splits, roles, "selection", self.device, World()), metrics=metrics
+            ),
         }
 
 

@@ -16,6 +16,7 @@ from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.hparams.fields import largest
 from domainwise.perturbations.radius import split_radius
 from domainwise.seeds import seed_hash
+from domainwise.selection.metrics import parse_metrics
 from domainwise.storage.run_folder import Keep
 
 if TYPE_CHECKING:
@@ -180,6 +181,12 @@ class RunConfig:
         "'2/255 rms' (root mean square per pixel). Training does not change.",
         is_shared=True,
     )
+    metrics: tuple[str, ...] = setting(
+        (),
+        "Also record this metric: macro_f1, balanced_accuracy, worst_class, ece or confusion. Repeatable, or separated "
+        "by commas. Training does not change.",
+        is_shared=True,
+    )
     precision: Precision = setting("fp32", "Floating-point precision: fp32 or bf16.", choices=Precision, is_shared=True)
     name: str | None = setting(
         None, "Name of your own dataset in records and folders (default: that of its folder, file or function)."
@@ -220,6 +227,7 @@ class RunConfig:
                 _check_value(field, getattr(self, field.name))
         if self.attack_radius is not None:
             check_radius("attack_radius", self.attack_radius)
+        object.__setattr__(self, "metrics", parse_metrics(self.metrics))
         from domainwise.training import registry
 
         object.__setattr__(self, "algorithm", lower_method(self.algorithm))
@@ -315,14 +323,18 @@ OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if
 # Settings that older runs do not have. Their defaults are what these runs did.
 _NEWER = (
     *("attack_radius", "average", "average_options", "sam", "sagm", "sam_radius", "sagm_alpha"),
-    *("probe_steps", "probe_lr", "shared_start", "lr_schedule", "refit", "soup"),
+    *("probe_steps", "probe_lr", "shared_start", "lr_schedule", "refit", "soup", "metrics"),
 )
 
 
 def newer_defaults() -> dict[str, Any]:
     """Return the values that settings have in runs from before there were these settings."""
     fields = {field.name: field for field in dataclasses.fields(RunConfig)}
-    return {name: {} if fields[name].default is dataclasses.MISSING else fields[name].default for name in _NEWER}
+    defaults: list[Any] = [
+        {} if fields[name].default is dataclasses.MISSING else fields[name].default for name in _NEWER
+    ]
+    # Ready for JSON, as an identity is.
+    return {name: [] if value == () else value for name, value in zip(_NEWER, defaults, strict=True)}
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count as counted
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from domainwise.seeds import seed_hash
 from domainwise.training.config import RunConfig
 from domainwise.training.ranks import check_master, read_world_size
 
+T = TypeVar("T")
 _groups = counted()
 _TORCH = Path(dist.__file__).parent
 
@@ -67,6 +69,13 @@ class World:
         total = torch.tensor(numbers, dtype=torch.int64)
         dist.all_reduce(total)
         return [int(number) for number in total]
+
+    def gather(self, own: T) -> list[T]:
+        """Return what each rank has, in their order."""
+        everyone = [own] * self.size
+        if self.size > 1:
+            dist.all_gather_object(everyone, own)
+        return everyone
 
     def broadcast_flag(self, flag: bool) -> bool:
         """Return the main rank's flag on every rank."""

@@ -1,7 +1,8 @@
-"""Accuracy of a model on the parts of domains that a record needs, and under attack."""
+"""Accuracy and other metrics of a model on the parts of domains that a record needs, and accuracy under attack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,17 @@ from domainwise.perturbations.radius import parse_radius
 from domainwise.training.attacks import Attack, AttackSettings, build_attack
 from domainwise.training.config import Evaluate
 from domainwise.training.distributed import World
+from domainwise.training.metrics import Predictions, collect_predictions, compute_metrics
 
-Accuracy = dict[str, dict[str, float]]
 # The attack of a record, on each training domain: as much work as 20 updates of ERM with 32 images per domain.
 _RECORD_STEPS, _RECORD_BATCH, _RECORD_SEED = 20, 32, 0
 # What it costs in evaluated images: a forward and a backward pass take as long as three forward passes.
 RECORD_ATTACK_COST = 3 * _RECORD_STEPS * _RECORD_BATCH
+
+
+def _leave_unchanged(x: Tensor, y: Tensor) -> Tensor:
+    """The attack that is none."""
+    return x
 
 
 def evaluate(
@@ -33,31 +39,60 @@ def evaluate(
     device: torch.device,
     world: World,
     attack_radius: float | str | None = None,
-) -> Accuracy:
-    """Return `{domain: {"main": ..., "holdout": ...}}`, domains in the dataset's order.
+    metrics: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return `{"accuracy": {domain: {"main": ..., "holdout": ...}}}`, domains in the dataset's order.
 
     Args:
-        attack_radius: also return the accuracy `"attacked"` of each training domain: on its holdout, to which one
+        attack_radius: also measure the part `"attacked"` of each training domain: its holdout, to which one
             perturbation is added that was fitted on images of its main part. No random stream of the run advances.
+        metrics: names of `domainwise.selection.metrics.RECORDED` to return as `"metrics"`, each by domain and part.
     """
     domains = {domain.name: domain for domain in dataset.domains}
     parts = select_parts(dataset, splits, roles, scope)
-    # Each rank evaluates its shard; the numbers of correct predictions are then summed exactly.
-    correct = [
-        count_correct(algorithm.predict, domains[name], world.shard(indices), device)
-        for (name, _), indices in parts.items()
-    ]
+    attacks: dict[tuple[str, str], Attack] = {}
     if attack_radius is not None:
         for name in roles.train:
-            main, holdout = splits[name].main, splits[name].holdout
-            attack = _fit_record_attack(algorithm, domains[name], main, attack_radius, device)
-            parts[name, "attacked"] = holdout
-            correct.append(count_correct(algorithm.predict, domains[name], world.shard(holdout), device, attack))
-    accuracy: Accuracy = {name: {} for name, _ in parts}
-    for ((name, part), indices), count in zip(parts.items(), world.sum_integers(correct), strict=True):
+            parts[name, "attacked"] = splits[name].holdout
+            attacks[name, "attacked"] = _fit_record_attack(
+                algorithm, domains[name], splits[name].main, attack_radius, device
+            )
+    # Each rank evaluates its shard; the numbers of correct predictions are then summed exactly.
+    shards = [
+        (algorithm.predict, domains[key[0]], world.shard(indices), device, attacks.get(key, _leave_unchanged))
+        for key, indices in parts.items()
+    ]
+    if not metrics:
+        counts = world.sum_integers([count_correct(*shard) for shard in shards])
+        return {"accuracy": _arrange(parts, _divide(counts, parts.values()))}
+    # In the order of the images, however many ranks there are.
+    gathered = zip(*world.gather([_predict(*shard) for shard in shards]), strict=True)
+    predictions = list(map(Predictions.concatenate, gathered))
+    values = [compute_metrics(metrics, each, len(dataset.classes)) if len(each.truth) else {} for each in predictions]
+    return {
+        "accuracy": _arrange(parts, _divide([each.correct for each in predictions], parts.values())),
+        "metrics": {name: _arrange(parts, [each.get(name) for each in values]) for name in metrics},
+    }
+
+
+def _predict(
+    predict: Callable[[Tensor], Tensor], domain: Domain, indices: Tensor, device: torch.device, attack: Attack
+) -> Predictions:
+    batches = iterate_batches(domain, indices, device) if len(indices) else ()
+    return collect_predictions(predict, (attack(x, y) for x, y in batches), domain.labels[indices])
+
+
+def _divide(counts: Iterable[int], parts: Iterable[Tensor]) -> list[float]:
+    return [count / max(len(indices), 1) for count, indices in zip(counts, parts, strict=True)]
+
+
+def _arrange(parts: Mapping[tuple[str, str], Tensor], values: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """Return the values of the parts by domain and part; a part without images has none."""
+    by_domain: dict[str, dict[str, Any]] = {name: {} for name, _ in parts}
+    for ((name, part), indices), value in zip(parts.items(), values, strict=True):
         if len(indices):
-            accuracy[name][part] = count / len(indices)
-    return accuracy
+            by_domain[name][part] = value
+    return by_domain
 
 
 @torch.no_grad()

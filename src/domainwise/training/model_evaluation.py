@@ -1,7 +1,7 @@
-"""Accuracy of a trained model on labelled data that it was not trained with, by domain and by class."""
+"""Accuracy and other metrics of a trained model on labelled data that it was not trained with."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,14 @@ from domainwise.data.image_datasets import build_image_dataset
 from domainwise.data.listing import DomainFiles, Listing, find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.selection.metrics import parse_metrics
 from domainwise.selection.score import binomial_variance
 from domainwise.storage.discovery import discover
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
 from domainwise.training.loading import check_which, load_model
+from domainwise.training.metrics import Predictions, collect_predictions, compute_metrics
 from domainwise.training.prediction import check_input_shape
 from domainwise.training.registry import (
     AnyAlgorithm,
@@ -69,6 +71,9 @@ class ModelEvaluation:
         counts: by domain and class; classes without an image in a domain are missing there.
         trained_on: domains of this dataset that the run was trained on, so that they say nothing about new data.
         ignored: number of images that were left out, by their classes, which the model does not have.
+        classes: of the model: the rows and columns of confusion matrices.
+        metrics: by domain, those that were asked for, by name.
+        total_metrics: the same over all images.
     """
 
     run: str
@@ -77,6 +82,9 @@ class ModelEvaluation:
     counts: Mapping[str, Mapping[str, Count]]
     trained_on: tuple[str, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    total_metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> Count:
@@ -86,6 +94,11 @@ class ModelEvaluation:
     @property
     def by_domain(self) -> dict[str, Count]:
         return {name: _add(classes.values()) for name, classes in self.counts.items()}
+
+    @property
+    def worst_domain(self) -> str:
+        """The domain with the lowest accuracy."""
+        return min(self.by_domain, key=lambda name: self.by_domain[name].accuracy)
 
     @property
     def by_class(self) -> dict[str, Count]:
@@ -100,8 +113,14 @@ class ModelEvaluation:
             "which": self.which,
             "dataset": self.dataset,
             **self.total.as_dict(),
+            **({"metrics": dict(self.total_metrics), "model_classes": list(self.classes)} if self.metrics else {}),
+            "worst_domain": self.worst_domain,
             "domains": {
-                name: {**count.as_dict(), "classes": _as_dicts(self.counts[name])}
+                name: {
+                    **count.as_dict(),
+                    **({"metrics": dict(self.metrics[name])} if self.metrics else {}),
+                    "classes": _as_dicts(self.counts[name]),
+                }
                 for name, count in self.by_domain.items()
             },
             "classes": _as_dicts(self.by_class),
@@ -123,9 +142,10 @@ def evaluate_models(
     algorithm: AnyAlgorithm | None = None,
     network: AnyNetwork | None = None,
     device: str = "auto",
+    metrics: str | Sequence[str] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> list[ModelEvaluation]:
-    """Measure the accuracy of trained models on a labelled dataset, new or not.
+    """Measure the accuracy, and other metrics, of trained models on a labelled dataset, new or not.
 
     Images are resized to the squares that a model was trained on. Classes are matched by name; those of the model that
     the data lacks are wrong answers like any other.
@@ -142,9 +162,11 @@ def evaluate_models(
         data_dir: folder that contains the datasets.
         algorithm, network: the runs' own class or builder, as for `load_model`.
         device: auto, cpu, cuda or mps.
+        metrics: macro_f1, balanced_accuracy, worst_class, ece or confusion, as of `RunConfig`.
         on_progress: called with a task, how much of it is done, and the total.
     """
     check_which(which)
+    names = parse_metrics(metrics)
     torch_device = pick_device(device)
     built: dict[tuple[int, ...], Dataset] = {}
     evaluations = []
@@ -158,24 +180,55 @@ def evaluate_models(
         labels, ignored = _match_classes(name, classes, data, chosen, ignore_unknown_classes)
         model = load_model(folder, which, algorithm=algorithm, network=network).to(torch_device)
         parts = [(domain, (labels[domain.labels] >= 0).nonzero().flatten()) for domain in chosen]
-        total, done = sum(len(indices) for _, indices in parts), 0
-        counts: dict[str, dict[str, Count]] = {}
-        for domain, indices in parts:
-            correct, images = torch.zeros(2, len(classes), dtype=torch.int64)
-            for x, y in iterate_batches(domain, indices, torch_device) if len(indices) else ():
-                truth = labels[y.cpu()]
-                with torch.no_grad():
-                    predicted = model(_convert_channels(x, shape[0])).argmax(1).cpu()
-                images += truth.bincount(minlength=len(classes))
-                correct += truth[predicted == truth].bincount(minlength=len(classes))
-                done += len(x)
-                on_progress(f"evaluating {name}", done, total)
-            per_class = zip(classes, correct.tolist(), images.tolist(), strict=True)
-            if len(indices):
-                counts[domain.name] = {label: Count(right, number) for label, right, number in per_class if number}
+        progress = _Progress(f"evaluating {name}", sum(len(indices) for _, indices in parts), on_progress)
+        predictions = {
+            domain.name: collect_predictions(
+                model,
+                (
+                    _convert_channels(x, shape[0])
+                    for x, _ in progress.follow(iterate_batches(domain, indices, torch_device))
+                ),
+                labels[domain.labels[indices]],
+            )
+            for domain, indices in parts
+            if len(indices)
+        }
+        counts = {domain: _count_by_class(each, classes) for domain, each in predictions.items()}
+        by_domain = {
+            domain: compute_metrics(names, each, len(classes)) for domain, each in predictions.items() if names
+        }
+        over_all = compute_metrics(names, Predictions.concatenate(predictions.values()), len(classes)) if names else {}
         trained_on = _find_trained(facts, data.name, counts)
-        evaluations.append(ModelEvaluation(name, which, data.name, counts, trained_on, ignored))
+        evaluations.append(
+            ModelEvaluation(
+                *(name, which, data.name, counts, trained_on, ignored),
+                *(classes, by_domain, over_all),
+            )
+        )
     return evaluations
+
+
+@dataclass
+class _Progress:
+    """Calls back after every batch."""
+
+    task: str
+    total: int
+    on_progress: OnProgress
+    done: int = 0
+
+    def follow(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in batches:
+            yield x, y
+            self.done += len(x)
+            self.on_progress(self.task, self.done, self.total)
+
+
+def _count_by_class(predictions: Predictions, classes: Sequence[str]) -> dict[str, Count]:
+    truth = predictions.truth
+    images = truth.bincount(minlength=len(classes)).tolist()
+    correct = truth[predictions.predicted == truth].bincount(minlength=len(classes)).tolist()
+    return {name: Count(*each) for name, *each in zip(classes, correct, images, strict=True) if each[1]}
 
 
 def _add(counts: Iterable[Count]) -> Count:

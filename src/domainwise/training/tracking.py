@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from domainwise.errors import DomainwiseError
 from domainwise.seeds import seed_hash
+from domainwise.selection.metrics import METRICS, read_values
 from domainwise.storage.run_folder import Record
 from domainwise.training.config import LoggerName, RunConfig
 
@@ -61,9 +62,11 @@ def track_run(config: RunConfig, *, is_resumed: bool) -> Iterator[Callable[[Reco
 def flatten_record(record: Record) -> dict[str, float]:
     """Return the scalars of a record by name."""
     values = {
-        f"accuracy/{domain}/{part}": value
-        for domain, parts in record["accuracy"].items()
+        f"{metric}/{domain}/{part}": value
+        for metric in METRICS
+        for domain, parts in read_values(record, metric).items()
         for part, value in parts.items()
+        if value is not None
     }
     values["loss"] = record["loss"]
     values["seconds_per_step"] = record["seconds_per_step"]

@@ -319,9 +319,9 @@ class Trainer:
     def _record(self, seconds_per_step: float) -> Record:
         """Evaluate and write everything; the checkpoint last, because it says that the rest is there."""
         with self._averaged_weights():
-            accuracy = evaluate(
+            measured = evaluate(
                 *(self.algorithm, self.dataset, self.splits, self.roles, self.config.evaluate),
-                *(self.device, self.world, self.config.attack_radius),
+                *(self.device, self.world, self.config.attack_radius, self.config.metrics),
             )
             weights = self.algorithm.network.state_dict()
             learning_rate = self._adjust_learning_rate()
@@ -341,7 +341,7 @@ class Trainer:
                 "dropout": self.config.dropout,
                 **self.config.hparams,
             },
-            "accuracy": accuracy,
+            **measured,
             **_average_measurements(self.measurements),
             **learning_rate,
             "seconds_per_step": seconds_per_step,

@@ -82,6 +82,7 @@ def test_csv_is_unrounded() -> None:
         "low": "",
         "high": "",
         "text": "",
+        "metric": "accuracy",
     }
     assert (rows[1]["mean"], rows[1]["error"], rows[1]["reason"]) == ("", "", "no runs")
     assert (rows[2]["test_domain"], rows[2]["kind"]) == ("", "gap")
@@ -96,7 +97,8 @@ def test_json_is_unrounded() -> None:
     assert table["rows"][0]["cells"][1]["mean"] is None
     assert table["rows"][0]["cells"][1]["reason"] == "no runs"
     assert table["rows"][1]["cells"][0]["is_best"] is True
-    assert table["columns"][1] == {"name": "[red]50%", "kind": "domain", "dataset": "odd_data", "domain": "[red]50%"}
+    place = {"name": "[red]50%", "kind": "domain", "dataset": "odd_data", "domain": "[red]50%"}
+    assert table["columns"][1] == {**place, "is_lower_better": False}
     assert table["footnotes"] == list(TABLE.footnotes)
 
 

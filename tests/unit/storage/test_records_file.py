@@ -25,6 +25,21 @@ def test_round_trip(file: Path) -> None:
     assert file.read_text().count("\n") == 3
 
 
+def test_metrics_are_optional_and_checked(file: Path) -> None:
+    metrics = {"ece": {"b": {"main": 0.1}}, "confusion": {"b": {"main": [[3, 0], [1, 2]]}}, "newer": 1}
+    write_json_lines(file, [{**RECORDS[0], "metrics": metrics}])
+    assert read_record_file(file)[0][0]["metrics"] == metrics
+    for wrong, message in (
+        ({"ece": {"b": {"main": 1.5}}}, r"metrics\.ece\.\*\.\*: expected a number <= 1"),
+        ({"macro_f1": 0.5}, r"metrics\.macro_f1: expected object"),
+        ({"confusion": {"b": {"main": [[-1]]}}}, r"metrics\.confusion.*: expected int >= 0"),
+        ({"confusion": {"b": {"main": [[1, 2]]}}}, r"metrics\.confusion\.b\.main: expected as many columns as rows"),
+    ):
+        write_json_lines(file, [{**RECORDS[0], "metrics": wrong}])
+        with pytest.raises(DomainwiseError, match=message):
+            read_record_file(file)
+
+
 def test_missing_file_has_no_records(tmp_path: Path) -> None:
     assert read_record_file(tmp_path / "records.jsonl") == ([], False)
 

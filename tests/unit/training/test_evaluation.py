@@ -78,4 +78,6 @@ def test_default_folders_keep_their_names() -> None:
     config, _ = resolve_config(RunConfig(algorithm="erm", seeding="domainbed"), silhouettes(0))
     assert config.folder() == Path("runs/silhouettes-erm-trial0-6f747b94")
     assert replace(config, attack_radius=0.5).folder() != config.folder()
+    assert replace(config, metrics=("ece",)).folder() != config.folder()
+    assert replace(config, metrics="ece,macro_f1").folder() == replace(config, metrics=("macro_f1", "ece")).folder()
     assert replace(config, seeding="common").folder() != config.folder()

@@ -41,7 +41,11 @@ def find_caveats(
     return [
         *_check_trials(frame, grids),
         *_check_oracle(selected),
-        *(caveat for name, models in selected.items() for caveat in _check_chance(models, name, page_runs)),
+        *(
+            caveat
+            for name, models in selected.items()
+            for caveat in (_check_chance(models, name, page_runs) if data.runs.metric.has_chance_level else [])
+        ),
         *_check_missing(tables, grids),
         *_check_equal("steps", "were trained for different numbers of steps", _collect_steps(page_runs.values())),
         *_check_equal("budget", "were selected from different numbers of hyperparameter draws", _count_draws(data)),

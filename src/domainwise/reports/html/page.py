@@ -17,10 +17,19 @@ from domainwise.reports.footnotes import describe_selection
 from domainwise.reports.formats import write_text
 from domainwise.reports.html import plots
 from domainwise.reports.html.caveats import find_caveats, summarize_runs
+from domainwise.reports.html.metrics import (
+    MAX_CLASSES,
+    Confusion,
+    Records,
+    build_metrics_table,
+    collect_confusions,
+    plot_confusion,
+    read_selected_records,
+)
 from domainwise.reports.html.page_data import PageData, build_run_rows, format_script_json, read_page_data
 from domainwise.reports.html.plots import Curves, RadiusCurves
 from domainwise.reports.html.svg import Marker, assign_markers
-from domainwise.selection import SELECTIONS
+from domainwise.selection import SELECTIONS, select_models
 from domainwise.selection.verdicts import MARGIN
 
 if TYPE_CHECKING:
@@ -99,6 +108,8 @@ class _View:
     domains: list[tuple[str, Markup]]
     curves: list[tuple[Curves, list[Markup]]]
     radii: list[tuple[RadiusCurves, Markup, dict[str, Marker]]]
+    metrics: list[Table]
+    confusions: list[tuple[Confusion, Markup | None]]
 
 
 def write_page(
@@ -113,6 +124,7 @@ def write_page(
     margin: float = MARGIN,
     unfinished: bool = False,
     split_variants: bool = False,
+    metric: str = "accuracy",
     pictures: Sequence[Picture] = (),
     tables: Sequence[TextTable] = (),
     answer: Answer | None = None,
@@ -127,7 +139,8 @@ def write_page(
 
     Args:
         output: the file to write; missing parent folders are created.
-        paths, columns, paper, compare_to, margin, unfinished, split_variants: as of `domainwise.reports.report`.
+        paths, columns, paper, compare_to, margin, unfinished, split_variants, metric: as of
+            `domainwise.reports.report`.
         title: heading of the page.
         selections: model selection rules to show (default: that of the sweep first, then all others that apply).
         pictures: your own pictures, between the plots and the list of runs.
@@ -141,7 +154,7 @@ def write_page(
         on_progress: called with a task, how much of it is done, and the total.
     """
     names = selections or [*read_selections(paths), *SELECTIONS]
-    data = read_page_data(paths, unfinished=unfinished, split_variants=split_variants)
+    data = read_page_data(paths, unfinished=unfinished, split_variants=split_variants, metric=metric)
     if model_pictures:
         from domainwise.data.paths import ignore_progress
         from domainwise.reports.html.pictures import draw_selected_models
@@ -187,7 +200,9 @@ def render_page(
     answer: Answer | None = None,
 ) -> str:
     """Return the page about runs that were already read; arguments as of `write_page`."""
+    metric = data.runs.metric
     selected = _apply_selections(data, selections or list(SELECTIONS))
+    records = read_selected_records(data, selected)
     grids = build_grids(data.runs, data.variants)
     markers = assign_markers([*dict.fromkeys(name for grid in grids for name in grid.algorithms)], data.variants)
     views = []
@@ -201,15 +216,17 @@ def render_page(
             margin=margin,
             variants=data.variants,
         )
-        views.append(_build_view(data, selection, models, grids, report.tables, markers))
+        views.append(_build_view(data, selection, models, grids, report.tables, markers, records))
     page = _load_template().render(
-        title=title,
+        title=metric.describe(title) if title == TITLE else title,
+        metric=metric,
+        max_classes=MAX_CLASSES,
         summary=summarize_runs(data),
         caveats=find_caveats(data, grids, selected, [table for view in views for table in view.tables]),
         notes=data.runs.notes,
         views=views,
         markers=markers,
-        descriptions={selection: describe_selection(selection) for selection in selected},
+        descriptions={selection: describe_selection(selection, metric) for selection in selected},
         pictures=pictures,
         text_tables=tables,
         answer=answer,
@@ -229,7 +246,7 @@ def _apply_selections(data: PageData, selections: Sequence[str]) -> dict[str, pl
     check_choices(selections)
     selected: dict[str, pl.DataFrame] = {}
     for name in selections:
-        models = SELECTIONS[name](data.runs.frame)
+        models = select_models(data.runs.frame, name, data.runs.metric)
         is_repeated = name == "one_standard_error" and any(models.equals(other) for other in selected.values())
         if not models.is_empty() and not is_repeated:
             selected.setdefault(name, models)
@@ -246,27 +263,33 @@ def _build_view(
     grids: Sequence[Grid],
     tables: Sequence[Table],
     markers: Mapping[str, Marker],
+    records: Records,
 ) -> _View:
-    frame, page_runs = data.runs.frame, data.page_runs
-    chances = {run.planned.dataset: 100 / run.classes for run in page_runs.values() if run.classes}
+    frame, page_runs, metric = data.runs.frame, data.page_runs, data.runs.metric
+    classes = {run.planned.dataset: run.classes for run in page_runs.values() if run.classes}
+    chances = {dataset: 100 / count for dataset, count in classes.items()} if metric.has_chance_level else {}
     by_title = {table.title: table for table in tables}
     domains = [
         (grid.dataset, plots.plot_domains(by_title[grid.dataset], markers, chances.get(grid.dataset))) for grid in grids
     ]
     curves = [plots.collect_curves(frame, selected, page_runs, grid.dataset) for grid in grids]
-    curve_plots = [(each, plots.plot_curves(each, markers)) for each in curves]
+    curve_plots = [(each, plots.plot_curves(each, markers, metric)) for each in curves]
     radii = []
     for grid in grids:
-        radius_curves = plots.collect_radius_curves(frame, selection, page_runs, grid, data.variants)
+        radius_curves = plots.collect_radius_curves(frame, selection, page_runs, grid, data.variants, metric)
         if radius_curves:
             own_markers = _select_markers(radius_curves, markers, data)
-            radii.append((radius_curves, plots.plot_radius_curves(radius_curves, own_markers), own_markers))
+            radii.append((radius_curves, plots.plot_radius_curves(radius_curves, own_markers, metric), own_markers))
+    metric_tables = [build_metrics_table(records, selected, selection, grid) for grid in grids]
+    confusions = [each for grid in grids for each in collect_confusions(data, records, selected, grid)]
     return _View(
         selection=selection,
         tables=list(tables),
         domains=[(dataset, plot) for dataset, plot in domains if plot is not None],
         curves=[(each, drawn) for each, drawn in curve_plots if drawn],
         radii=radii,
+        metrics=[table for table in metric_tables if table is not None],
+        confusions=[(each, plot_confusion(each) if each.is_drawn else None) for each in confusions],
     )
 
 

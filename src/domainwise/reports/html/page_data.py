@@ -58,9 +58,15 @@ class PageData:
     variants: Mapping[str, Variant] = field(default_factory=dict)
 
 
-def read_page_data(paths: Sequence[str | Path], *, unfinished: bool = False, split_variants: bool = False) -> PageData:
+def read_page_data(
+    paths: Sequence[str | Path],
+    *,
+    unfinished: bool = False,
+    split_variants: bool = False,
+    metric: str = "accuracy",
+) -> PageData:
     """Read everything a page is about; arguments as of `read_variants`."""
-    runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants)
+    runs, variants = read_variants(paths, unfinished=unfinished, split_variants=split_variants, metric=metric)
     return PageData(runs, collect_page_runs(runs), variants)
 
 

@@ -13,7 +13,8 @@ from domainwise.reports.html.page_data import PageRun
 from domainwise.reports.html.svg import Marker
 from domainwise.reports.methods import Variant, sort_methods
 from domainwise.reports.tables import average_over_domains
-from domainwise.selection import SELECTIONS
+from domainwise.selection import select_models
+from domainwise.selection.metrics import ACCURACY, METRICS, Metric
 
 # With more runs than this, their thin lines would hide one another.
 MAX_THIN_LINES = 40
@@ -85,10 +86,10 @@ def collect_curves(
     return Curves(dataset, means, by_method if runs.height <= MAX_THIN_LINES else {})
 
 
-def plot_curves(curves: Curves, markers: Mapping[str, Marker]) -> list[Markup]:
+def plot_curves(curves: Curves, markers: Mapping[str, Marker], metric: Metric = ACCURACY) -> list[Markup]:
     """Return one plot per kind of curve; none if there is only one record."""
     return [
-        _plot_curve(curves, kind, markers)
+        _plot_curve(curves, kind, markers, metric)
         for kind in _CURVE_KINDS
         if any(len(line) > 1 for line in curves.means[kind].values())
     ]
@@ -100,8 +101,8 @@ def _mean_line(lines: Sequence[Line]) -> Line:
     return [(step, statistics.fmean(each[step] for each in values)) for step in common]
 
 
-def _plot_curve(curves: Curves, kind: str, markers: Mapping[str, Marker]) -> Markup:
-    area, title, is_loss = _CURVE_FRAME, _CURVE_KINDS[kind], kind == "loss"
+def _plot_curve(curves: Curves, kind: str, markers: Mapping[str, Marker], metric: Metric) -> Markup:
+    area, title, is_loss = _CURVE_FRAME, metric.describe(_CURVE_KINDS[kind]), kind == "loss"
     means = {name: curves.means[kind][name] for name in markers if curves.means[kind].get(name)}
     thin = {name: [line for line in lines if len(line) > 1] for name, lines in curves.runs.get(kind, {}).items()}
     points = [point for line in means.values() for point in line]
@@ -136,7 +137,7 @@ def plot_domains(table: Table, markers: Mapping[str, Marker], chance: float | No
     Args:
         chance: accuracy of guessing, in percent: a dashed line, or a note if it is outside the axis.
     """
-    cells = collect_domain_cells(table)
+    cells, metric = collect_domain_cells(table), METRICS[table.metric]
     if not cells:
         return None
     domains = [column.domain for column in table.columns if column.kind == "domain"]
@@ -149,7 +150,7 @@ def plot_domains(table: Table, markers: Mapping[str, Marker], chance: float | No
     ticks = svg.choose_ticks(x.low, x.high, 6)
     parts = [
         *(svg.line(x(value), _DOMAIN_TOP, x(value), bottom, "grid") for value in ticks),
-        *svg.bottom_axis(x, bottom, "accuracy, %", ticks),
+        *svg.bottom_axis(x, bottom, f"{metric.title}, %", ticks),
         *([] if chance is None else _draw_chance(x, bottom, chance)),
     ]
     for index, domain in enumerate(domains):
@@ -165,7 +166,7 @@ def plot_domains(table: Table, markers: Mapping[str, Marker], chance: float | No
             parts.append(svg.line(x(mean - error), y, x(mean + error), y, f"error {marker.css_class}"))
         parts.append(marker.draw(x(mean), y, f"{algorithm} on {domain}: {format_cell(cell)}"))
     label = f"Accuracy per test domain of {table.title}, selected by {table.selection}; the table has the numbers."
-    return svg.plot(_DOMAIN_WIDTH, bottom + _DOMAIN_MARGIN, label, *parts)
+    return svg.plot(_DOMAIN_WIDTH, bottom + _DOMAIN_MARGIN, metric.describe(label), *parts)
 
 
 def collect_domain_cells(table: Table) -> list[tuple[str, str, Cell]]:
@@ -214,6 +215,7 @@ def collect_radius_curves(
     page_runs: Mapping[str, PageRun],
     grid: Grid,
     variants: Mapping[str, Variant],
+    metric: Metric = ACCURACY,
 ) -> RadiusCurves | None:
     """Return the accuracy by radius, or None if no method has several. Radii without all test domains are left out."""
     frame = frame.filter(pl.col("dataset") == grid.dataset)
@@ -232,7 +234,7 @@ def collect_radius_curves(
     )
     methods: dict[str, list[RadiusPoint]] = {}
     reference = None
-    for (name,), models in SELECTIONS[selection](by_radius).group_by("algorithm"):
+    for (name,), models in select_models(by_radius, selection, metric).group_by("algorithm"):
         (method, epsilon), by_trial = keys[str(name)], average_over_domains(models)
         complete = by_trial.filter(pl.col("domains") == len(grid.domains))
         if complete.is_empty():
@@ -250,7 +252,7 @@ def collect_radius_curves(
     return RadiusCurves(grid.dataset, several, reference) if several else None
 
 
-def plot_radius_curves(curves: RadiusCurves, markers: Mapping[str, Marker]) -> Markup:
+def plot_radius_curves(curves: RadiusCurves, markers: Mapping[str, Marker], metric: Metric = ACCURACY) -> Markup:
     """Return a plot of accuracy by the radius in training; ERM is a dashed line."""
     area = _RADIUS_FRAME
     points = [point for line in curves.methods.values() for point in line]
@@ -264,7 +266,7 @@ def plot_radius_curves(curves: RadiusCurves, markers: Mapping[str, Marker]) -> M
         ticks = svg.choose_log_ticks(x.low, x.high) if is_log else svg.choose_ticks(x.low, x.high)
     title = "radius in training, epsilon" + (" (log scale)" if is_log else "")
     parts = [
-        *svg.left_axis(y, area.left, area.right, "accuracy on test domains, %"),
+        *svg.left_axis(y, area.left, area.right, f"{metric.title} on test domains, %"),
         *svg.bottom_axis(x, area.bottom, title, ticks),
     ]
     if curves.reference and REFERENCE in markers:
@@ -272,7 +274,7 @@ def plot_radius_curves(curves: RadiusCurves, markers: Mapping[str, Marker]) -> M
     for method, line in curves.methods.items():
         parts += _draw_radius_line(method, line, x, y, markers[method])
     label = f"Accuracy on the test domains of {curves.dataset} by the radius in training, epsilon; a table follows."
-    return svg.plot(area.width, area.height, label, *parts)
+    return svg.plot(area.width, area.height, metric.describe(label), *parts)
 
 
 def _draw_radius_line(
