@@ -136,7 +136,9 @@ def test_empty_folder_raises(tmp_path: Path) -> None:
 def test_missing_folder_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no such"
     assert error_message(list_folder, missing) == f"folder {missing} could not be read: No such file or directory"
-    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert (
+        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+    )
 
 
 def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +347,16 @@ def test_csv_may_have_non_ascii_names(tmp_path: Path) -> None:
 def test_missing_csv_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no.csv"
     assert error_message(list_csv, missing).startswith(f"{missing} could not be read: ")
-    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert (
+        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+    )
 
 
 def test_other_file_types_raise(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
-    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / "images.zip")
+    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(
+        list_images, tmp_path / "images.zip"
+    )
 
 
 @pytest.mark.parametrize(
@@ -393,7 +399,7 @@ def test_large_csv_raises_before_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
 def test_fifo_is_no_dataset(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / name)
+    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(list_images, tmp_path / name)
     assert error_message(list_csv, tmp_path / name).endswith("could not be read: not a regular file")
 
 
