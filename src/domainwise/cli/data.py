@@ -339,7 +339,7 @@ def prepare(
     with DataProgress(errors) as progress:
         if dataset in SOURCES and dataset in DESCRIPTIONS:
             known = SOURCES[dataset]
-            if not (data_folder(data_dir) / known.folder).is_dir():
+            if known.files and not (data_folder(data_dir) / known.folder).is_dir():
                 errors.print_line(f"{dataset} from {known.homepage} (licence: {known.licence})")
             download_dataset(dataset, data_dir, on_progress=progress.report)
         elif is_hub_dataset(dataset) and not isinstance(source := find_hub_dataset(dataset), Path):

@@ -13,8 +13,9 @@ from domainwise.data.cache import CachedImages, decode_files, load_cached_images
 from domainwise.data.dataset import Dataset, Domain
 from domainwise.data.decoding import ImageFile
 from domainwise.data.download.sources import SOURCES
-from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images, list_nico
+from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images
 from domainwise.data.paths import OnProgress, dataset_folder, ignore_progress
+from domainwise.data.published_listings import SPAWRIOUS, list_camelyon17, list_fmow, list_nico, list_spawrious
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Power
 
@@ -107,6 +108,10 @@ PUBLISHED: Mapping[str, PublishedDataset] = {
         ),
         # NICO uses whole domains, and a network without ImageNet weights: ImageNet has nearly the same classes.
         PublishedDataset("nico", list_nico, settings={"record_every": 100, "holdout_fraction": 0.0, "weights": "none"}),
+        PublishedDataset("sviro"),
+        *(PublishedDataset(name, list_spawrious, settings={"record_every": 100}) for name in SPAWRIOUS),
+        PublishedDataset("camelyon17", list_camelyon17, settings={"record_every": 100}),
+        PublishedDataset("fmow", list_fmow, settings={"record_every": 100}),
     )
 }
 

@@ -5,7 +5,7 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -250,21 +250,18 @@ def build_domain_files(name: str, images: "Sequence[tuple[ImageFile, int]]", rol
     return DomainFiles(name, tuple(file for file, _ in images), tuple(label for _, label in images), role)
 
 
-_COLUMNS = ("path", "label", "domain")
-
-
 def list_csv(file: Path) -> Listing:
     """List the files in a CSV file with columns path, label and domain.
 
     Paths are absolute or relative to the CSV file's folder. Classes and domains are sorted by name. Missing files are
     reported as broken images when they are read.
     """
-    rows = _read_rows(file, _parse_table)
+    rows = read_columns(file, ("path", "label", "domain"))
     classes = sorted({label for _, label, _ in rows})
     labels = {name: label for label, name in enumerate(classes)}
     images: dict[str, list[tuple[ImageFile, int]]] = {name: [] for name in sorted({domain for *_, domain in rows})}
     for path, label, domain in rows:
-        images[domain].append((file.parent / path, labels[label]))
+        images[domain].append((file.parent / path.replace("\\", "/"), labels[label]))
     domains = [build_domain_files(name, of_domain) for name, of_domain in images.items()]
     return build_listing(file, name_dataset(file), classes, domains)
 
@@ -275,7 +272,7 @@ def list_json(file: Path) -> Listing:
     Paths are absolute or relative to the JSON file's folder. Classes and domains are sorted by name. Missing files are
     reported as broken images when they are read.
     """
-    content = dict(_read_rows(file, _parse_json))
+    content = dict(read_rows(file, _parse_json))
     classes = sorted({label for by_class in content.values() for label in by_class})
     domains = []
     for name, by_class in sorted(content.items()):
@@ -336,78 +333,45 @@ def _describe_json(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _parse_table(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield path, label and domain of each row."""
-    reader = csv.reader(lines, skipinitialspace=True)
-    header = [name.strip() for name in next(reader, ())]
-    for column in _COLUMNS:
-        if column not in header:
-            raise DomainwiseError(f"{file} has no column {column!r}; the first line must name path,label,domain")
-        if header.count(column) > 1:
-            raise DomainwiseError(f"{file} has {header.count(column)} columns named {column!r}; rename or remove one")
-    positions = [header.index(column) for column in _COLUMNS]
-    for row in filter(None, reader):
-        cells = [row[position].strip() if position < len(row) else "" for position in positions]
-        for column, cell in zip(_COLUMNS, cells, strict=True):
-            if not cell:
-                raise DomainwiseError(f"{file} has no {column} in line {reader.line_num}")
-            if "\0" in cell:
-                raise DomainwiseError(f"{file} has a NUL byte in line {reader.line_num}; save it as UTF-8 text")
-        path, label, domain = cells
-        yield path.replace("\\", "/"), label, domain
+def read_columns(
+    file: Path, columns: Sequence[str], *, optional: Sequence[str] = (), max_bytes: int = _MAX_LIST_BYTES
+) -> list[tuple[str, ...]]:
+    """Read some columns of a CSV file, which its first line names; only the `optional` ones may have empty cells."""
 
+    def parse(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        reader = csv.reader(lines, skipinitialspace=True)
+        header = [name.strip() for name in next(reader, ())]
+        for column in columns:
+            if column not in header:
+                raise DomainwiseError(f"{file} has no column {column!r}; the first line must name {','.join(columns)}")
+            if header.count(column) > 1:
+                raise DomainwiseError(
+                    f"{file} has {header.count(column)} columns named {column!r}; rename or remove one"
+                )
+        positions = [header.index(column) for column in columns]
+        for row in filter(None, reader):
+            cells = [row[position].strip() if position < len(row) else "" for position in positions]
+            for column, cell in zip(columns, cells, strict=True):
+                if not cell and column not in optional:
+                    raise DomainwiseError(f"{file} has no {column} in line {reader.line_num}")
+                if "\0" in cell:
+                    raise DomainwiseError(f"{file} has a NUL byte in line {reader.line_num}; save it as UTF-8 text")
+            yield tuple(cells)
 
-_NICO_SPLIT = "mixed_split_corrected"
-_NICO_ROLES: "Mapping[str, Role]" = {"train1": "train", "train2": "train", "val": "validation", "test": "test"}
-_NICO_CLASSES = ("animal", "vehicle")
-
-
-def list_nico(root: Path, name: str = "nico") -> Listing:
-    """List NICO as OoD-Bench splits it: two training domains, one validation and one test domain; animal or vehicle.
-
-    The files and their order are those of `mixed_split_corrected/env_*.csv`. The images are in root/<class>/<context>,
-    or below root/animal and root/vehicle, with or without a folder `images`, as in NICO's own archives.
-    """
-    rows = {domain: _read_rows(root / _NICO_SPLIT / f"env_{domain}.csv", _parse_nico_rows) for domain in _NICO_ROLES}
-    roots = [_find_nico_root(root, label, rows) for label in range(len(_NICO_CLASSES))]
-    domains = [
-        build_domain_files(domain, [(roots[label] / path, label) for path, label in rows[domain]], role)
-        for domain, role in _NICO_ROLES.items()
-    ]
-    return build_listing(root, name, _NICO_CLASSES, domains)
-
-
-def _parse_nico_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield path and label of each row `path,class,context,superclass`; no header, paths have backslashes."""
-    for number, row in enumerate(csv.reader(lines), start=1):
-        path = row[0].replace("\\", "/") if row else ""
-        if len(row) != 4 or row[3] not in _NICO_CLASSES or not path or path.startswith("/") or "\0" in path:
-            raise DomainwiseError(f"{file} is damaged at line {number}: expected path,class,context,superclass")
-        yield path, _NICO_CLASSES.index(row[3])
-
-
-def _find_nico_root(root: Path, label: int, rows: Mapping[str, Sequence[tuple[str, int]]]) -> Path:
-    """Return the folder that the paths of a class are relative to: the first candidate with any of their folders."""
-    kind = _NICO_CLASSES[label]
-    paths = [path for domain_rows in rows.values() for path, row_label in domain_rows if row_label == label]
-    folders = sorted({path.split("/")[0] for path in paths})
-    for candidate in (root, root / kind, root / kind / "images"):
-        if not folders or any((candidate / folder).is_dir() for folder in folders):
-            return candidate
-    raise DomainwiseError(
-        f"{root} has the split of nico but no images: put the folders {', '.join(folders[:2])}, ... next to "
-        f"{_NICO_SPLIT}; `domainwise data prepare nico` says where to request them"
-    )
+    return read_rows(file, parse, max_bytes)
 
 
 _Row = TypeVar("_Row")
 
 
-def _read_rows(file: Path, parse: Callable[[Path, Iterable[str]], Iterator[_Row]]) -> list[_Row]:
+def read_rows(
+    file: Path, parse: Callable[[Path, Iterable[str]], Iterator[_Row]], max_bytes: int = _MAX_LIST_BYTES
+) -> list[_Row]:
+    """Return what `parse` makes of the lines of a file, with one-line errors for what cannot be read."""
     try:
         size = file.stat().st_size
-        if not file.is_file() or size > _MAX_LIST_BYTES:
-            reason = f"{size:,} bytes, the limit is {_MAX_LIST_BYTES:,}" if file.is_file() else "not a regular file"
+        if not file.is_file() or size > max_bytes:
+            reason = f"{size:,} bytes, the limit is {max_bytes:,}" if file.is_file() else "not a regular file"
             raise DomainwiseError(f"{file} could not be read: {reason}")
         with open(file, newline="", encoding="utf-8-sig") as lines:
             rows = list(parse(file, lines))

@@ -1,9 +1,6 @@
 """Datasets in the formats of the Hugging Face Hub: local folders, and the Hub's own client against a server."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from huggingface_hub import constants
 from image_kinds import write_tree
 
 from domainwise.data import cache, image_files
@@ -185,27 +183,27 @@ def test_names() -> None:
     assert error_of(find_hub_dataset, "hf:pets").startswith("'hf:pets' is not the name of a dataset")
 
 
-def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(pets: Path, tmp_path: Path) -> None:
+def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_table(pets).to_parquet("train.parquet")
     (tmp_path / "blobs").mkdir()
-    words = [sys.executable, "-m", "domainwise", "data", "prepare", "hf:owner/pets", "--image-size", "12"]
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    # Both libraries read their environment on import only.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     with serve_hub(tmp_path / "blobs") as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         parquet = (hub.keep((tmp_path / "train.parquet").read_bytes()), True)
         hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
-        environment["HF_ENDPOINT"] = hub.url
-        online = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert (online.returncode, online.stdout) == (0, "ready: 12 images of 3 x 12 x 12 in 2 domains\n"), online.stderr
-    assert online.stderr == ("hf:owner/pets from https://huggingface.co/datasets/owner/pets (licence: stated there)\n")
-    entries = sorted((tmp_path / "cache").glob("*/images"))
-    built = [file.stat().st_mtime_ns for file in entries]
-    environment["HF_HUB_OFFLINE"] = "1"
-    offline = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert (offline.returncode, offline.stdout) == (0, online.stdout), offline.stderr
-    assert [file.stat().st_mtime_ns for file in entries] == built
-    environment["HF_HOME"] = str(tmp_path / "another")
-    absent = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert absent.returncode == 2
-    assert absent.stderr.splitlines()[-1].startswith(
-        "error: hf:owner/pets is not in the cache of the datasets library and could not be downloaded"
+        assert_same_images("hf:owner/pets", pets)
+        assert ("GET", f"/storage/{parquet[0]}") in hub.requests
+    for offline in (constants, datasets.config):
+        monkeypatch.setattr(offline, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(cache, "decode_image", refuse)
+    assert_same_images("hf:owner/pets", pets)
+    assert error_of(list_hub_dataset, "hf:owner/others").startswith(
+        "hf:owner/others is not in the cache of the datasets library and could not be downloaded (Couldn't reach"
     )
