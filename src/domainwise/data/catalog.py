@@ -31,6 +31,10 @@ DESCRIPTIONS: Mapping[str, str] = {
     "spawrious_m2m_hard": "The same, two breeds with two locations, hard.",
     "camelyon17": "Tumours in tissue from 5 hospitals, WILDS' version; 455,954 images.",
     "fmow": "62 kinds of land use in satellite images from 6 regions, WILDS' version.",
+    "imagenet_r": "Art and other renditions of 200 ImageNet classes; evaluation only.",
+    "imagenet_a": "Photos of 200 ImageNet classes that a ResNet-50 got wrong; evaluation only.",
+    "imagenet_sketch": "Sketches of the ImageNet classes; evaluation only.",
+    "imagenet_v2": "New photos of the ImageNet classes, matched frequency; evaluation only.",
 }
 
 

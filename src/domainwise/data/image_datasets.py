@@ -15,7 +15,15 @@ from domainwise.data.decoding import ImageFile
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images
 from domainwise.data.paths import OnProgress, dataset_folder, ignore_progress
-from domainwise.data.published_listings import SPAWRIOUS, list_camelyon17, list_fmow, list_nico, list_spawrious
+from domainwise.data.published_listings import (
+    IMAGENET_VARIANTS,
+    SPAWRIOUS,
+    list_camelyon17,
+    list_fmow,
+    list_imagenet_variant,
+    list_nico,
+    list_spawrious,
+)
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Power
 
@@ -112,6 +120,7 @@ PUBLISHED: Mapping[str, PublishedDataset] = {
         *(PublishedDataset(name, list_spawrious, settings={"record_every": 100}) for name in SPAWRIOUS),
         PublishedDataset("camelyon17", list_camelyon17, settings={"record_every": 100}),
         PublishedDataset("fmow", list_fmow, settings={"record_every": 100}),
+        *(PublishedDataset(name, list_imagenet_variant) for name in IMAGENET_VARIANTS),
     )
 }
 

@@ -1,9 +1,10 @@
 """Listings of published datasets whose folders are not root/domain/class/image."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from domainwise.data.listing import (
     Listing,
@@ -159,3 +160,41 @@ def list_fmow(root: Path, name: str = "fmow") -> Listing:
             of_region.append((root / "images" / f"rgb_img_{index}.png", classes[category]))
     domains = [build_domain_files(region, of_region) for region, of_region in images.items() if of_region]
     return build_listing(root, name, tuple(classes), domains)
+
+
+IMAGENET_VARIANTS = ("imagenet_r", "imagenet_a", "imagenet_sketch", "imagenet_v2")
+_WORDNET_ID = re.compile(r"n\d{8}")
+
+
+def list_imagenet_variant(root: Path, name: str) -> Listing:
+    """List new images of ImageNet's classes, for evaluation only: one test domain, with WordNet ids as class names.
+
+    The folders are named by WordNet id, as in ImageNet itself, or, in ImageNetV2, by the position of the class.
+    """
+    folders = {each.name: each for each in root.iterdir() if each.is_dir() and not each.name.startswith((".", "__"))}
+    if folders and all(map(str.isdecimal, folders)):
+        ids = _load_wordnet_ids(name)
+        if unknown := [each for each in folders if int(each) >= len(ids)]:
+            raise DomainwiseError(
+                f"folder {unknown[0]} in {root} is not a class of ImageNet; expected 0 to {len(ids) - 1}"
+            )
+        folders = {ids[int(position)]: folder for position, folder in folders.items()}
+    elif not folders or not all(map(_WORDNET_ID.fullmatch, folders)):
+        raise DomainwiseError(f"{root} must have one folder per class, named by WordNet id (n01440764) or position (0)")
+    classes = sorted(folders)
+    images: list[tuple[ImageFile, int]] = [
+        (file, label) for label, kind in enumerate(classes) for file in find_images(folders[kind])
+    ]
+    if not images:
+        raise DomainwiseError(f"no images found in {root}")
+    return build_listing(root, name, classes, [build_domain_files(name, images, "test")])
+
+
+def _load_wordnet_ids(name: str) -> list[str]:
+    """Return the WordNet ids of ImageNet's 1,000 classes in order."""
+    try:
+        from timm.data.imagenet_info import ImageNetInfo
+    except ImportError as error:
+        raise DomainwiseError(f"{name} needs timm; install it with: pip install 'domainwise[timm]'") from error
+    info: Any = ImageNetInfo("imagenet-1k")
+    return list(info.label_names())

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from domainwise.data import DATASETS
+from domainwise.data.dataset import assign_roles
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.image_datasets import PUBLISHED
 from domainwise.data.listing import Listing
@@ -222,3 +223,27 @@ def test_fmow_has_regions_as_domains_and_no_sequestered_images(tmp_path: Path) -
     assert [domain.labels.tolist() for domain in dataset.domains] == [[1, 0], [0], [1, 1]]
     # Images are numbered by all rows.
     assert [domain.images[:, 0, 0, 0].tolist() for domain in dataset.domains] == [[0, 4], [2], [3, 5]]
+
+
+def test_imagenet_variants_are_for_evaluation_only(tmp_path: Path) -> None:
+    write_images(tmp_path / "imagenet-r", "n01443537/a.jpg", "n01440764/b.jpg", "n01440764/c.jpg")
+    dataset = DATASETS["imagenet_r"](data_dir=tmp_path, image_size=4)
+    assert (dataset.classes, dataset.domain_names) == (("n01440764", "n01443537"), ("imagenet_r",))
+    assert dataset.domains[0].labels.tolist() == [0, 0, 1]
+    with pytest.raises(DomainwiseError, match="no domain of imagenet_r has the role train; nothing can be trained on"):
+        assign_roles(dataset)
+
+
+def test_folders_of_imagenet_v2_are_positions(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    root = tmp_path / SOURCES["imagenet_v2"].folder
+    write_images(root, "0/a.jpeg", "10/b.jpeg", "9/c.jpeg", "999/d.jpeg")
+    listing = PUBLISHED["imagenet_v2"].load_listing(tmp_path)
+    assert listing.classes == ("n01440764", "n01518878", "n01530575", "n15075141")
+    assert [Path(str(file)).name for file in listing.domains[0].files] == ["a.jpeg", "c.jpeg", "b.jpeg", "d.jpeg"]
+    write_images(root, "1000/e.jpeg")
+    with pytest.raises(DomainwiseError, match=r"folder 1000 in .* is not a class of ImageNet; expected 0 to 999"):
+        PUBLISHED["imagenet_v2"].load_listing(tmp_path)
+    write_images(root, "goldfish/f.jpeg")
+    with pytest.raises(DomainwiseError, match="must have one folder per class, named by WordNet id"):
+        PUBLISHED["imagenet_v2"].load_listing(tmp_path)

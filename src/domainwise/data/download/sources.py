@@ -1,7 +1,8 @@
 """Where every published dataset is downloaded from.
 
 Checksums are those that others publish for the same file: torchvision for MNIST, TensorFlow Datasets for DomainNet,
-and projects that use DomainBed's copies of PACS, VLCS and Office-Home. None means that none is known.
+and projects that use DomainBed's copies of PACS, VLCS and Office-Home, or ImageNet-R and -A. None means that none is
+known.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,6 +66,7 @@ _CAMERA_TRAPS = (
 )
 _CAMERA_TRAPS_PAGE = "https://lila.science/datasets/caltech-camera-traps"
 _WILDS = "https://worksheets.codalab.org/rest/bundles/"
+_IMAGENET_V2 = "imagenetv2-matched-frequency.tar.gz"
 _WILDS_COPIES = "by WILDS' author at https://huggingface.co/pangwei/collections"
 _DOMAINBED_COPIES = "archives at https://huggingface.co/datasets/PTeterwak/DomainBed_EasyHard"
 _NOT_STATED = "not stated by the authors; for research, see the homepage"
@@ -89,6 +91,10 @@ def _domain_net(path: str, sha256: str) -> RemoteFile:
 
 def _camera_traps(name: str) -> RemoteFile:
     return RemoteFile(name, tuple(mirror + name for mirror in _CAMERA_TRAPS), None, page=_CAMERA_TRAPS_PAGE)
+
+
+def _hendrycks(name: str, md5: str) -> RemoteFile:
+    return RemoteFile(name, (f"https://people.eecs.berkeley.edu/~hendrycks/{name}",), f"md5:{md5}")
 
 
 def _wilds(name: str, bundle: str) -> RemoteFile:
@@ -254,6 +260,52 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             arrange=partial(find_parent, names=("images",)),
             megabytes=53893,
             copies=_WILDS_COPIES,
+        ),
+        "imagenet_r": Source(
+            folder="imagenet-r",
+            homepage="https://github.com/hendrycks/imagenet-r",
+            licence="MIT, of the repository",
+            files=(_hendrycks("imagenet-r.tar", "a61312130a589d0ca1a8fca1f2bd3337"),),
+            arrange=partial(find_parent, names=("n01443537",)),
+        ),
+        "imagenet_a": Source(
+            folder="imagenet-a",
+            homepage="https://github.com/hendrycks/natural-adv-examples",
+            licence="MIT, of the repository",
+            files=(_hendrycks("imagenet-a.tar", "c3e55429088dc681f30d81f4726b6595"),),
+            arrange=partial(find_parent, names=("n01498041",)),
+            megabytes=688,
+        ),
+        "imagenet_sketch": Source(
+            folder="imagenet-sketch",
+            homepage="https://github.com/HaohanWang/ImageNet-Sketch",
+            licence="MIT, of the repository",
+            files=(
+                RemoteFile(
+                    "ImageNet-Sketch.zip",
+                    ("https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",),
+                    None,
+                    page="https://github.com/HaohanWang/ImageNet-Sketch",
+                ),
+            ),
+            arrange=partial(find_parent, names=("n01440764",)),
+        ),
+        "imagenet_v2": Source(
+            folder="imagenetv2-matched-frequency-format-val",
+            homepage="https://github.com/modestyachts/ImageNetV2",
+            licence="MIT, of the repository",
+            files=(
+                RemoteFile(
+                    _IMAGENET_V2,
+                    (
+                        f"https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/{_IMAGENET_V2}",
+                        f"https://s3-us-west-2.amazonaws.com/imagenetv2public/{_IMAGENET_V2}",
+                    ),
+                    None,
+                    page="https://huggingface.co/datasets/vaishaal/ImageNetV2",
+                ),
+            ),
+            arrange=partial(find_parent, names=("0", "999")),
         ),
     }
 )

@@ -243,7 +243,7 @@ def test_every_source_is_complete(name: str) -> None:
             parse_checksum(file.checksum)
 
 
-def test_folders_equal_domainbeds() -> None:
+def test_folders_equal_those_of_domainbed_and_wilds() -> None:
     assert {name: source.folder for name, source in SOURCES.items()} == {
         "mnist": "MNIST",
         "colored_mnist": "MNIST",
@@ -258,6 +258,10 @@ def test_folders_equal_domainbeds() -> None:
         **dict.fromkeys(SPAWRIOUS, "spawrious224"),
         "camelyon17": "camelyon17_v1.0",
         "fmow": "fmow_v1.1",
+        "imagenet_r": "imagenet-r",
+        "imagenet_a": "imagenet-a",
+        "imagenet_sketch": "imagenet-sketch",
+        "imagenet_v2": "imagenetv2-matched-frequency-format-val",
     }
 
 
