@@ -164,9 +164,14 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": name} for name in tree]
         self._send(200, {"id": repo, "sha": oid, "private": repo in self.hub.private, "siblings": siblings})
 
-    def _list(self, body: bytes, repo: str, revision: str) -> None:
+    def _list(self, body: bytes, repo: str, revision: str, folder: str | None = None) -> None:
         if self._check(repo) and (found := self.hub.find(repo, revision)):
-            self._send(200, [self.hub.describe(name, *entry) for name, entry in found[1].items()])
+            prefix = f"{folder}/" if folder else ""
+            files = [self.hub.describe(name, *entry) for name, entry in found[1].items() if name.startswith(prefix)]
+            if files:
+                self._send(200, files)
+            else:
+                self._send(404, {"error": f"{folder} does not exist"}, X_Error_Code="EntryNotFound")
 
     def _preupload(self, body: bytes, repo: str) -> None:
         if self._check(repo, write=True):
@@ -242,13 +247,13 @@ class _Handler(BaseHTTPRequestHandler):
     ROUTES = (
         (r"POST /api/repos/create", _create),
         (r"POST /api/validate-yaml", _validate),
-        (rf"GET /api/models/{_REPO}", _show),
-        (rf"GET /api/models/{_REPO}/revision/(.+)", _show),
-        (rf"GET /api/models/{_REPO}/tree/([^/]+)", _list),
+        (rf"GET /api/(?:models|datasets)/{_REPO}", _show),
+        (rf"GET /api/(?:models|datasets)/{_REPO}/revision/(.+)", _show),
+        (rf"GET /api/(?:models|datasets)/{_REPO}/tree/([^/]+)(?:/(.+))?", _list),
         (rf"POST /api/models/{_REPO}/preupload/main", _preupload),
         (rf"POST /{_REPO}\.git/info/lfs/objects/batch", _batch),
         (r"PUT /storage/(\w+)", _store),
         (r"(?:GET|HEAD) /storage/(\w+)", _load),
         (rf"POST /api/models/{_REPO}/commit/main", _commit),
-        (rf"(?:GET|HEAD) /{_REPO}/resolve/([^/]+)/(.+)", _resolve),
+        (rf"(?:GET|HEAD) (?:/datasets)?/{_REPO}/resolve/([^/]+)/(.+)", _resolve),
     )

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -576,3 +577,52 @@ def test_shift_needs_two_domains_and_a_known_network(domainwise: Cli, pets: Path
     assert_one_line(domainwise("data", "shift", pets / "nothing", *small), "neither a folder of images nor a CSV file")
     unknown = domainwise("data", "shift", "silhouettes", "--weights", "mine.pth", "--device", "cpu")
     assert_one_line(unknown, "weights mine.pth name no known network; pass the network with --network")
+
+
+def test_dataset_of_hugging_face_trains_and_is_decoded_once(
+    domainwise: Cli, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(pets.rglob("*.png"))
+    columns = {
+        "img": [{"bytes": file.read_bytes(), "path": None} for file in files],
+        "y": [file.parent.name for file in files],
+        "style": [file.parts[-3] for file in files],
+    }
+    datasets.Dataset.from_dict(columns).cast_column("img", datasets.Image()).save_to_disk("hub_pets")
+    names = ("image_column=img", "label_column=y", "domain_column=style")
+    options = [word for name in names for word in ("--dataset-option", name)]
+    checked = domainwise("data", "check", "hf:./hub_pets", *options)
+    assert "all 36 images can be read" in checked.out
+    words = ["--dataset", "hf:./hub_pets", *options, *TINY, *SMALL_NETWORK]
+    # Before any image is decoded.
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "read_image_file", None)
+        assert_one_line(domainwise("train", *words, "--test-domain", "dusk"), "unknown domain of hub_pets 'dusk'")
+    outcome = domainwise("train", *words, "--test-domain", "x", "-o", "first")
+    assert outcome.code == 0, outcome.err
+
+    def refuse(content: bytes, size: int) -> DecodedImage:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(cache, "decode_image", refuse)
+    monkeypatch.setattr(cache, "read_image_file", refuse)
+    outcome = domainwise("train", *words, "--test-domain", "night", "-o", "second")
+    assert outcome.code == 0, outcome.err
+    assert json.loads((tmp_path / "second" / "config.json").read_text())["config"]["dataset"] == "hub_pets"
+    evaluated = domainwise("evaluate", "second", "--dataset", "hf:./hub_pets", *options, "--json")
+    assert json.loads(evaluated.out)[0]["trained_on"] == ["day", "x"]
+
+
+def test_json_list_trains(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    content = {
+        domain.name: {
+            kind.name: [str(file.relative_to(tmp_path)) for file in kind.iterdir()] for kind in domain.iterdir()
+        }
+        for domain in pets.iterdir()
+    }
+    (tmp_path / "files.json").write_text(json.dumps(content))
+    outcome = domainwise("train", "--dataset", "files.json", *TINY, *SMALL_NETWORK, "--test-domain", "x", "-o", "run")
+    assert outcome.code == 0, outcome.err
+    content["day"]["cat"] = "all of them"
+    (tmp_path / "files.json").write_text(json.dumps(content))
+    assert_one_line(domainwise("data", "check", "files.json"), "class 'cat' of 'day' has a string")

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from domainwise.cli.console import (
     print_text,
     style_text,
 )
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines, parse_literals
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
@@ -36,11 +36,15 @@ _MAX_ERRORS = 20
 
 DatasetArgument = Annotated[
     str,
-    typer.Argument(help="Name from `domainwise data list`, folder of images, CSV file, or package.module:function."),
+    typer.Argument(
+        help="Name from `domainwise data list`, folder of images, CSV or JSON file, hf:owner/name, or "
+        "package.module:function."
+    ),
 ]
 
 ImageSize = Annotated[int | None, typer.Option(help="Side length of the images in pixels.")]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")]
+DatasetOption = Annotated[list[str] | None, typer.Option(help="Dataset option as name=value. Repeatable.")]
 TableOnly = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the table.")]
 
 LIST_EXAMPLES = """
@@ -68,8 +72,8 @@ def list_command(
     if not quiet:
         print_line(stderr=True)
         print_line(
-            f"data folder: {data_folder(data_dir)}; a folder root/domain/class/image or a CSV file with columns path, "
-            "label, domain is a dataset too",
+            f"data folder: {data_folder(data_dir)}; a folder root/domain/class/image, a CSV file with columns path, "
+            "label, domain, a JSON file {domain: {class: [path]}} and hf:owner/name are datasets too",
             stderr=True,
         )
 
@@ -92,6 +96,8 @@ domainwise data check pacs --data-dir path/to/data
 
 domainwise data check path/to/images --json
 
+domainwise data check hf:flwrlabs/pacs
+
 domainwise data check colored_mnist
 """
 
@@ -100,17 +106,18 @@ domainwise data check colored_mnist
 def check(
     dataset: DatasetArgument,
     data_dir: DataDir = None,
+    dataset_option: DatasetOption = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Count the images per domain and class, and decode every file to find broken ones."""
-    from domainwise.data.image_datasets import PUBLISHED, check_images
-    from domainwise.training.registry import is_path
+    from domainwise.data.image_datasets import check_images
 
-    if not is_path(dataset) and dataset not in PUBLISHED:
-        _check_generated(dataset, data_dir, as_json, quiet)
+    options = parse_literals(dataset_option or [], "--dataset-option")
+    listing = _list_files(dataset, options, data_dir)
+    if listing is None:
+        _check_generated(dataset, options, data_dir, as_json, quiet)
         return
-    listing = list_images(dataset) if is_path(dataset) else PUBLISHED[dataset].load_listing(data_dir)
     if not as_json and not quiet:
         _print_counts(listing)
     with DataProgress(make_console(quiet, stderr=True)) as progress:
@@ -135,13 +142,28 @@ def check(
         print_line(f"all {count} images can be read")
 
 
-def _check_generated(dataset: str, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
+def _list_files(dataset: str, options: dict[str, Any], data_dir: Path | None) -> Listing | None:
+    """Return the files of a dataset; None if it is not made of image files."""
+    from domainwise.data.hugging_face import is_hub_dataset, list_hub_dataset
+    from domainwise.data.image_datasets import PUBLISHED
+    from domainwise.training.registry import check_options, is_path
+
+    if is_hub_dataset(dataset):
+        check_options(dataset, options)
+        unused = ("image_size", "skip_broken")
+        return list_hub_dataset(dataset, **{name: value for name, value in options.items() if name not in unused})
+    if is_path(dataset):
+        return list_images(dataset)
+    return PUBLISHED[dataset].load_listing(data_dir) if dataset in PUBLISHED else None
+
+
+def _check_generated(dataset: str, given: dict[str, Any], data_dir: Path | None, as_json: bool, quiet: bool) -> None:
     """Describe a dataset that is not made of image files."""
     import inspect
 
     from domainwise.training.registry import build_dataset, dataset_options, find_dataset_builder
 
-    listing = _convert_to_listing(build_dataset(dataset, {}, seed=0, data_dir=data_dir))
+    listing = _convert_to_listing(build_dataset(dataset, given, seed=0, data_dir=data_dir))
     options = {option.name: option.default for option in dataset_options(dataset).values()}
     if as_json:
         print_json(_describe_counts(listing) | {"options": options})
@@ -226,6 +248,7 @@ def shift(
     data_dir: DataDir = None,
     image_size: ImageSize = None,
     skip_broken: SkipBroken = False,
+    dataset_option: DatasetOption = None,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: TableOnly = False,
@@ -238,7 +261,7 @@ def shift(
     with DataProgress(errors) as progress:
         data = build_dataset(
             dataset,
-            _collect_options(image_size, skip_broken),
+            _collect_options(image_size, skip_broken, dataset_option),
             seed=seed,
             data_dir=data_dir,
             on_progress=progress.report,
@@ -277,10 +300,11 @@ def _format_shift(shift: "DomainShift") -> tuple[str, ...]:
     return (shift.domain, ", ".join(shift.others), shift.meaning, *cells)
 
 
-def _collect_options(image_size: int | None, skip_broken: bool) -> dict[str, int]:
+def _collect_options(image_size: int | None, skip_broken: bool, others: list[str] | None) -> dict[str, Any]:
     """Return the dataset options that were given."""
-    options = {} if image_size is None else {"image_size": image_size}
-    return options | {"skip_broken": True} if skip_broken else options
+    options: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
+    options |= {"skip_broken": True} if skip_broken else {}
+    return options | parse_literals(others or [], "--dataset-option")
 
 
 PREPARE_EXAMPLES = """
@@ -291,6 +315,8 @@ domainwise data prepare pacs
 domainwise data prepare office_home --data-dir path/to/data --image-size 96
 
 domainwise data prepare path/to/images
+
+domainwise data prepare hf:wltjr1007/DomainNet --dataset-option label_column=category
 """
 
 
@@ -300,20 +326,25 @@ def prepare(
     data_dir: DataDir = None,
     image_size: ImageSize = None,
     skip_broken: SkipBroken = False,
+    dataset_option: DatasetOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Download a dataset if it is not available, and decode its images, so that training starts at once."""
     from domainwise.data.download.dataset import download_dataset
+    from domainwise.data.hugging_face import find_hub_dataset, is_hub_dataset
     from domainwise.training.registry import build_dataset
 
-    options = _collect_options(image_size, skip_broken)
+    options = _collect_options(image_size, skip_broken, dataset_option)
     errors = make_console(quiet, stderr=True)
     with DataProgress(errors) as progress:
         if dataset in SOURCES and dataset in DESCRIPTIONS:
-            source = SOURCES[dataset]
-            if source.files and not (data_folder(data_dir) / source.folder).is_dir():
-                errors.print_line(f"{dataset} from {source.homepage} (licence: {source.licence})")
+            known = SOURCES[dataset]
+            if known.files and not (data_folder(data_dir) / known.folder).is_dir():
+                errors.print_line(f"{dataset} from {known.homepage} (licence: {known.licence})")
             download_dataset(dataset, data_dir, on_progress=progress.report)
+        elif is_hub_dataset(dataset) and not isinstance(source := find_hub_dataset(dataset), Path):
+            page = f"https://huggingface.co/datasets/{source.name}"
+            errors.print_line(f"{dataset} from {page} (licence: stated there)")
         data = build_dataset(dataset, options, seed=0, data_dir=data_dir, on_progress=progress.report)
     if not quiet:
         shape = " x ".join(map(str, data.image_shape))

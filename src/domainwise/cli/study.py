@@ -62,7 +62,7 @@ def study(
     with show_progress(console) as callbacks:
         result = run_study(
             dataset,
-            output or Path("runs") / f"study-{dataset_name(dataset)}",
+            output or Path("runs") / f"study-{dataset_name(dataset).replace(':', '.').replace('/', '.')}",
             budget=budget,
             network=network,
             weights=weights,

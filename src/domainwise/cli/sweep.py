@@ -436,4 +436,4 @@ def _default_folder(spec: "SweepSpec") -> Path:
     from domainwise.training.registry import dataset_name
 
     names = "-".join(dataset_name(name) for name in spec.datasets[:3])
-    return Path("runs") / f"sweep-{names.replace(':', '.')}-{seed_hash(repr(spec.as_plain())):08x}"
+    return Path("runs") / f"sweep-{names.replace(':', '.').replace('/', '.')}-{seed_hash(repr(spec.as_plain())):08x}"

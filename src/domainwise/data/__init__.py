@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
     from domainwise.data.dataset import Dataset, Domain
     from domainwise.data.download.dataset import download_dataset
+    from domainwise.data.hugging_face import hugging_face_dataset
     from domainwise.data.image_datasets import check_images, image_files
     from domainwise.data.mnist import colored_mnist, rotated_mnist
     from domainwise.data.registry import DATASETS, DatasetBuilder
@@ -23,6 +24,7 @@ __all__ = [
     "check_images",
     "colored_mnist",
     "download_dataset",
+    "hugging_face_dataset",
     "image_files",
     "list_datasets",
     "rotated_mnist",
@@ -43,6 +45,7 @@ __getattr__ = export_lazily(
         "check_images": "image_datasets",
         "colored_mnist": "mnist",
         "download_dataset": "download.dataset",
+        "hugging_face_dataset": "hugging_face",
         "image_files": "image_datasets",
         "list_datasets": "catalog",
         "rotated_mnist": "mnist",

@@ -19,7 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from domainwise.data.decoding import DECODING_RULE, DecodedImage, UnreadableFile, decode_image, read_image_file
+from domainwise.data.decoding import (
+    DECODING_RULE,
+    DecodedImage,
+    ImageFile,
+    TableImage,
+    UnreadableFile,
+    decode_image,
+    read_image_file,
+)
 from domainwise.data.paths import CACHE_VARIABLE, OnProgress, cache_folder, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import hold_lock, write_atomic
@@ -47,17 +55,19 @@ class CachedImages:
     notes: dict[int, str]
 
 
-def load_cached_images(files: Sequence[Path], size: int, on_progress: OnProgress = ignore_progress) -> CachedImages:
+def load_cached_images(
+    files: Sequence[ImageFile], size: int, on_progress: OnProgress = ignore_progress
+) -> CachedImages:
     """Load the images of `files` from the cache; decode them first if they are not in it.
 
     If two processes need the same entry, one builds it and the other waits. A process that is killed while building
     leaves no entry behind.
     """
     folder = cache_folder()
-    files = [file.absolute() for file in files]
+    files = [file.absolute() if isinstance(file, Path) else file for file in files]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        listing_key = _digest(b"\n".join(map(os.fsencode, files)))
+        listing_key = _digest(b"\n".join(os.fsencode(str(file)) for file in files))
         fingerprints = compute_fingerprints(files, folder / f"{listing_key}.{_FINGERPRINTS}", on_progress)
         key = _digest(json.dumps([DECODING_RULE, size, fingerprints]).encode())
         entry = folder / key
@@ -133,7 +143,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _build_entry(
-    entry: Path, files: Sequence[Path], fingerprints: Sequence[str], size: int, on_progress: OnProgress
+    entry: Path, files: Sequence[ImageFile], fingerprints: Sequence[str], size: int, on_progress: OnProgress
 ) -> None:
     partial = entry.with_name(f".{entry.name}.partial")
     # Left by a killed process: this one has the lock.
@@ -180,7 +190,7 @@ def _open_entry(entry: Path, count: int, size: int) -> CachedImages:
 
 
 def decode_files(
-    files: Sequence[Path],
+    files: Sequence[ImageFile],
     size: int,
     on_progress: OnProgress = ignore_progress,
     fingerprints: Sequence[str] | None = None,
@@ -191,7 +201,7 @@ def decode_files(
         fingerprints: digest of each file from `compute_fingerprints`; a file that has changed since raises an error.
     """
 
-    def decode(file: Path, expected: str | None) -> DecodedImage:
+    def decode(file: ImageFile, expected: str | None) -> DecodedImage:
         try:
             content = read_image_file(file)
         except UnreadableFile as error:
@@ -219,7 +229,9 @@ def decode_files(
 UNREADABLE = "unreadable"
 
 
-def compute_fingerprints(files: Sequence[Path], index: Path, on_progress: OnProgress = ignore_progress) -> list[str]:
+def compute_fingerprints(
+    files: Sequence[ImageFile], index: Path, on_progress: OnProgress = ignore_progress
+) -> list[str]:
     """Return a digest of each file's bytes, or `UNREADABLE`.
 
     Args:
@@ -258,7 +270,9 @@ def _read_index(index: Path) -> dict[str, tuple[int, int, int, str]]:
         return {}
 
 
-def _stat_file(file: Path) -> tuple[int, int, int] | None:
+def _stat_file(file: ImageFile) -> tuple[int, int, int] | None:
+    if isinstance(file, TableImage):
+        return file.table.version
     try:
         stat = file.stat()
     except (OSError, ValueError):
@@ -266,7 +280,7 @@ def _stat_file(file: Path) -> tuple[int, int, int] | None:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _digest_file(file: Path) -> str:
+def _digest_file(file: ImageFile) -> str:
     try:
         return _digest(read_image_file(file))
     except UnreadableFile:

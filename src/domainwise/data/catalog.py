@@ -22,6 +22,19 @@ DESCRIPTIONS: Mapping[str, str] = {
     "terra_incognita": "10 animal classes from 4 camera traps; 24,788 images.",
     "domainnet": "345 classes in 6 styles; 586,575 images.",
     "nico": "Animals or vehicles in misleading contexts, OoD-Bench's split; 4,080 images.",
+    "sviro": "7 kinds of occupants of the rear seats of 10 cars, synthetic.",
+    "spawrious_o2o_easy": "4 dog breeds; in training, the location predicts the breed; one to one, easy.",
+    "spawrious_o2o_medium": "The same, medium.",
+    "spawrious_o2o_hard": "The same, hard.",
+    "spawrious_m2m_easy": "The same, two breeds with two locations, easy.",
+    "spawrious_m2m_medium": "The same, two breeds with two locations, medium.",
+    "spawrious_m2m_hard": "The same, two breeds with two locations, hard.",
+    "camelyon17": "Tumours in tissue from 5 hospitals, WILDS' version; 455,954 images.",
+    "fmow": "62 kinds of land use in satellite images from 6 regions, WILDS' version.",
+    "imagenet_r": "Art and other renditions of 200 ImageNet classes; evaluation only.",
+    "imagenet_a": "Photos of 200 ImageNet classes that a ResNet-50 got wrong; evaluation only.",
+    "imagenet_sketch": "Sketches of the ImageNet classes; evaluation only.",
+    "imagenet_v2": "New photos of the ImageNet classes, matched frequency; evaluation only.",
 }
 
 

@@ -1,10 +1,11 @@
-"""Reading of one image file, and its decoding to RGB bytes of a fixed size."""
+"""Reading of one image, from a file or a row of a table, and its decoding to RGB bytes of a fixed size."""
 
 import io
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -33,29 +34,70 @@ class DecodedImage:
     error: str = ""
 
 
+class ImageTable(Protocol):
+    """A table with one encoded image per row.
+
+    Args:
+        name: name in errors.
+        version: changes whenever the table does, like the size and times of a file; None if unknown.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> tuple[int, int, int] | None: ...
+
+    def read(self, row: int) -> bytes:
+        """Return the encoded image; raise `UnreadableFile` if there is none."""
+
+
+@dataclass(frozen=True)
+class TableImage:
+    """An image in a row of a table rather than in a file of its own."""
+
+    table: ImageTable
+    row: int
+
+    def __str__(self) -> str:
+        return f"row {self.row} of {self.table.name}"
+
+
+ImageFile = Path | TableImage
+
+
 class UnreadableFile(Exception):
     """A file that cannot be read as an image; the message follows the file's name."""
 
 
-def read_image_file(file: Path) -> bytes:
+def read_image_file(file: ImageFile) -> bytes:
     """Return the content of a file.
 
     Raises:
         UnreadableFile: it is not a regular file, too large, or could not be read.
     """
+    if isinstance(file, TableImage):
+        content = file.table.read(file.row)
+        if len(content) > MAX_BYTES:
+            raise UnreadableFile(_describe_size(len(content)))
+        return content
     try:
         # Before it is opened: that would wait for the other end of a FIFO, and a device may have no end.
         status = os.stat(file)
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableFile(f"is a {_describe_kind(status.st_mode)}, not a file")
         if status.st_size > MAX_BYTES:
-            raise UnreadableFile(f"is too large ({status.st_size:,} bytes; the limit is {MAX_BYTES:,})")
+            raise UnreadableFile(_describe_size(status.st_size))
         # Files of the kernel have no size, and some never end.
         return file.read_bytes() if status.st_size else b""
     except OSError as error:
         raise UnreadableFile(f"could not be read: {error.strerror or error}") from error
     except ValueError as error:  # a name that no file can have
         raise UnreadableFile(f"could not be read: {error}") from error
+
+
+def _describe_size(size: int) -> str:
+    return f"is too large ({size:,} bytes; the limit is {MAX_BYTES:,})"
 
 
 def _describe_kind(mode: int) -> str:

@@ -1,4 +1,4 @@
-"""Datasets of image files: any folder or CSV file, and the published datasets, decoded through the cache."""
+"""Datasets of image files: any folder, CSV or JSON file, and the published datasets, decoded through the cache."""
 
 import warnings
 from collections import Counter
@@ -11,9 +11,19 @@ import torch
 
 from domainwise.data.cache import CachedImages, decode_files, load_cached_images
 from domainwise.data.dataset import Dataset, Domain
+from domainwise.data.decoding import ImageFile
 from domainwise.data.download.sources import SOURCES
-from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images, list_nico
+from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images
 from domainwise.data.paths import OnProgress, dataset_folder, ignore_progress
+from domainwise.data.published_listings import (
+    IMAGENET_VARIANTS,
+    SPAWRIOUS,
+    list_camelyon17,
+    list_fmow,
+    list_imagenet_variant,
+    list_nico,
+    list_spawrious,
+)
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Power
 
@@ -37,10 +47,10 @@ def image_files(
     on_progress: OnProgress = ignore_progress,
     on_listing: OnListing = ignore_listing,
 ) -> Dataset:
-    """Build a dataset from a folder root/domain/class/image, or a CSV file with columns path, label and domain.
+    """Build a dataset from a folder root/domain/class/image, or a file that lists images.
 
     Args:
-        root: the folder or the CSV file.
+        root: the folder, a CSV file with columns path, label and domain, or a JSON file {domain: {class: [path]}}.
         seed: not used; every builder has it.
         image_size: images are resized to this many pixels per side.
         skip_broken: leave out images that could not be read, instead of raising an error.
@@ -106,6 +116,11 @@ PUBLISHED: Mapping[str, PublishedDataset] = {
         ),
         # NICO uses whole domains, and a network without ImageNet weights: ImageNet has nearly the same classes.
         PublishedDataset("nico", list_nico, settings={"record_every": 100, "holdout_fraction": 0.0, "weights": "none"}),
+        PublishedDataset("sviro"),
+        *(PublishedDataset(name, list_spawrious, settings={"record_every": 100}) for name in SPAWRIOUS),
+        PublishedDataset("camelyon17", list_camelyon17, settings={"record_every": 100}),
+        PublishedDataset("fmow", list_fmow, settings={"record_every": 100}),
+        *(PublishedDataset(name, list_imagenet_variant) for name in IMAGENET_VARIANTS),
     )
 }
 
@@ -176,8 +191,8 @@ class ImageCheck:
         missing_classes: one line per class that is missing in a domain.
     """
 
-    errors: dict[Path, str]
-    notes: dict[Path, str]
+    errors: dict[ImageFile, str]
+    notes: dict[ImageFile, str]
     missing_classes: list[str]
 
 

@@ -1,13 +1,14 @@
 """Listings: which image files a dataset has, with the domain and class of each, before any file is opened."""
 
 import csv
+import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from domainwise.data.paths import expand_home
 from domainwise.errors import DomainwiseError
@@ -15,13 +16,16 @@ from domainwise.escaping import escape_unprintable
 
 if TYPE_CHECKING:
     from domainwise.data.dataset import Role
+    from domainwise.data.decoding import ImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+# Files that list the images of a dataset.
+LIST_SUFFIXES = (".csv", ".json")
 _IGNORED_PREFIXES = (".", "__")
 _LAYOUT = "images are expected at root/domain/class/image"
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
-# Far more than any dataset has; it keeps a wrong column of a CSV file from filling the memory.
-_MAX_CSV_BYTES = 256 * 10**6
+# Far more than any dataset has; it keeps a wrong file from filling the memory.
+_MAX_LIST_BYTES = 256 * 10**6
 _MAX_CELLS = 10**6
 
 
@@ -30,7 +34,7 @@ class DomainFiles:
     """The files of one domain and the label of each."""
 
     name: str
-    files: tuple[Path, ...]
+    files: "tuple[ImageFile, ...]"
     labels: tuple[int, ...]
     role: "Role | None" = None
 
@@ -59,19 +63,19 @@ class Listing:
 
 
 def list_images(root: str | Path) -> Listing:
-    """List the images of a folder or a CSV file."""
+    """List the images of a folder, a CSV file or a JSON file."""
     path = expand_home(root)
     if path.is_dir():
         return list_folder(path)
-    if path.suffix.lower() == ".csv" and path.is_file():
-        return list_csv(path)
-    raise DomainwiseError(f"{path} is neither a folder of images nor a CSV file")
+    if path.suffix.lower() in LIST_SUFFIXES and path.is_file():
+        return list_csv(path) if path.suffix.lower() == ".csv" else list_json(path)
+    raise DomainwiseError(f"{path} is neither a folder of images nor a CSV file nor a JSON file")
 
 
 def name_dataset(path: str | Path) -> str:
-    """Return the name of the dataset in a folder or CSV file, as given: a link has its own name, not its target's."""
+    """Return the name of the dataset in a folder or file, as given: a link has its own name, not its target's."""
     path = Path(os.path.abspath(expand_home(path)))
-    return escape_unprintable(path.stem if path.suffix.lower() == ".csv" and not path.is_dir() else path.name)
+    return escape_unprintable(path.stem if path.suffix.lower() in LIST_SUFFIXES and not path.is_dir() else path.name)
 
 
 def list_folder(root: Path, name: str | None = None) -> Listing:
@@ -92,8 +96,8 @@ def list_folder(root: Path, name: str | None = None) -> Listing:
             reason = f"its images are not in class folders; {_LAYOUT}"
             hint = reason if _has_images(folder) else "remove the folder or fill it"
             raise DomainwiseError(f"domain {folder.name!r} has no images in {folder}: {hint}")
-        domains.append(_build_domain_files(folder.name, images))
-    return _build_listing(root, name or name_dataset(root), classes, domains)
+        domains.append(build_domain_files(folder.name, images))
+    return build_listing(root, name or name_dataset(root), classes, domains)
 
 
 def _find_class_parents(domains: Sequence[Path]) -> list[Path]:
@@ -186,8 +190,8 @@ def _raise_unreadable(error: OSError) -> NoReturn:
     raise DomainwiseError(f"folder {error.filename} could not be read: {error.strerror}") from error
 
 
-def _build_listing(source: Path, name: str, classes: Sequence[str], domains: Sequence[DomainFiles]) -> Listing:
-    """Build a listing of at least two classes in which every file occurs once.
+def build_listing(source: str | Path, name: str, classes: Sequence[str], domains: Sequence[DomainFiles]) -> Listing:
+    """Build a listing of at least two classes in which every file occurs once; errors name `source`.
 
     Names are escaped: they go into records, folder names and tables.
     """
@@ -216,7 +220,7 @@ def _check_distinct(listing: Listing) -> None:
     folders: dict[str, tuple[str, set[str]]] = {}
     paths: dict[str, Path] = {}
     repeated: list[tuple[Path, Path]] = []
-    for file in (file for domain in listing.domains for file in domain.files):
+    for file in (file for domain in listing.domains for file in domain.files if isinstance(file, Path)):
         folder, name = os.path.split(file)
         if folder not in folders:
             folders[folder] = os.path.realpath(folder), _list_links(folder)
@@ -241,11 +245,9 @@ def _list_links(folder: str) -> set[str]:
         return set()
 
 
-def _build_domain_files(name: str, images: Sequence[tuple[Path, int]], role: "Role | None" = None) -> DomainFiles:
+def build_domain_files(name: str, images: "Sequence[tuple[ImageFile, int]]", role: "Role | None" = None) -> DomainFiles:
+    """Build the listing of one domain from its files and the label of each."""
     return DomainFiles(name, tuple(file for file, _ in images), tuple(label for _, label in images), role)
-
-
-_COLUMNS = ("path", "label", "domain")
 
 
 def list_csv(file: Path) -> Listing:
@@ -254,88 +256,122 @@ def list_csv(file: Path) -> Listing:
     Paths are absolute or relative to the CSV file's folder. Classes and domains are sorted by name. Missing files are
     reported as broken images when they are read.
     """
-    rows = _read_rows(file, _parse_table)
+    rows = read_columns(file, ("path", "label", "domain"))
     classes = sorted({label for _, label, _ in rows})
     labels = {name: label for label, name in enumerate(classes)}
-    images: dict[str, list[tuple[Path, int]]] = {name: [] for name in sorted({domain for *_, domain in rows})}
+    images: dict[str, list[tuple[ImageFile, int]]] = {name: [] for name in sorted({domain for *_, domain in rows})}
     for path, label, domain in rows:
-        images[domain].append((file.parent / path, labels[label]))
-    domains = [_build_domain_files(name, of_domain) for name, of_domain in images.items()]
-    return _build_listing(file, name_dataset(file), classes, domains)
+        images[domain].append((file.parent / path.replace("\\", "/"), labels[label]))
+    domains = [build_domain_files(name, of_domain) for name, of_domain in images.items()]
+    return build_listing(file, name_dataset(file), classes, domains)
 
 
-def _parse_table(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield path, label and domain of each row."""
-    reader = csv.reader(lines, skipinitialspace=True)
-    header = [name.strip() for name in next(reader, ())]
-    for column in _COLUMNS:
-        if column not in header:
-            raise DomainwiseError(f"{file} has no column {column!r}; the first line must name path,label,domain")
-        if header.count(column) > 1:
-            raise DomainwiseError(f"{file} has {header.count(column)} columns named {column!r}; rename or remove one")
-    positions = [header.index(column) for column in _COLUMNS]
-    for row in filter(None, reader):
-        cells = [row[position].strip() if position < len(row) else "" for position in positions]
-        for column, cell in zip(_COLUMNS, cells, strict=True):
-            if not cell:
-                raise DomainwiseError(f"{file} has no {column} in line {reader.line_num}")
-            if "\0" in cell:
-                raise DomainwiseError(f"{file} has a NUL byte in line {reader.line_num}; save it as UTF-8 text")
-        path, label, domain = cells
-        yield path.replace("\\", "/"), label, domain
+def list_json(file: Path) -> Listing:
+    """List the files in a JSON file {domain: {class: [path, ...]}}.
 
-
-_NICO_SPLIT = "mixed_split_corrected"
-_NICO_ROLES: "Mapping[str, Role]" = {"train1": "train", "train2": "train", "val": "validation", "test": "test"}
-_NICO_CLASSES = ("animal", "vehicle")
-
-
-def list_nico(root: Path, name: str = "nico") -> Listing:
-    """List NICO as OoD-Bench splits it: two training domains, one validation and one test domain; animal or vehicle.
-
-    The files and their order are those of `mixed_split_corrected/env_*.csv`. The images are in root/<class>/<context>,
-    or below root/animal and root/vehicle, with or without a folder `images`, as in NICO's own archives.
+    Paths are absolute or relative to the JSON file's folder. Classes and domains are sorted by name. Missing files are
+    reported as broken images when they are read.
     """
-    rows = {domain: _read_rows(root / _NICO_SPLIT / f"env_{domain}.csv", _parse_nico_rows) for domain in _NICO_ROLES}
-    roots = [_find_nico_root(root, label, rows) for label in range(len(_NICO_CLASSES))]
-    domains = [
-        _build_domain_files(domain, [(roots[label] / path, label) for path, label in rows[domain]], role)
-        for domain, role in _NICO_ROLES.items()
-    ]
-    return _build_listing(root, name, _NICO_CLASSES, domains)
+    content = dict(read_rows(file, _parse_json))
+    classes = sorted({label for by_class in content.values() for label in by_class})
+    domains = []
+    for name, by_class in sorted(content.items()):
+        images: list[tuple[ImageFile, int]] = [
+            (file.parent / path, label) for label, kind in enumerate(classes) for path in by_class.get(kind, ())
+        ]
+        if not images:
+            raise DomainwiseError(f"{file} lists no images of domain {name!r}")
+        domains.append(build_domain_files(name, images))
+    return build_listing(file, name_dataset(file), classes, domains)
 
 
-def _parse_nico_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield path and label of each row `path,class,context,superclass`; no header, paths have backslashes."""
-    for number, row in enumerate(csv.reader(lines), start=1):
-        path = row[0].replace("\\", "/") if row else ""
-        if len(row) != 4 or row[3] not in _NICO_CLASSES or not path or path.startswith("/") or "\0" in path:
-            raise DomainwiseError(f"{file} is damaged at line {number}: expected path,class,context,superclass")
-        yield path, _NICO_CLASSES.index(row[3])
+def _parse_json(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Yield each domain and its paths by class."""
+
+    def check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Of two equal keys, the module keeps the last.
+        if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
+            raise DomainwiseError(f"{file} has two entries named {repeated[0]!r} in one place; merge them")
+        if not all(key.strip() for key, _ in pairs):
+            raise DomainwiseError(f"{file} has an empty name; every domain and class needs one")
+        return dict(pairs)
+
+    expected = f"{file} must be {{domain: {{class: [path, ...]}}}}"
+    try:
+        # Python refuses integers of more than 4,300 digits, but no number is expected here.
+        content = json.loads("".join(lines), object_pairs_hook=check_keys, parse_int=float)
+    except json.JSONDecodeError as error:
+        raise DomainwiseError(f"{file} is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise DomainwiseError(f"{expected}; it is nested deeper") from error
+    if not isinstance(content, dict):
+        raise DomainwiseError(f"{expected}, not {_describe_json(content)}")
+    for domain, by_class in content.items():
+        if not isinstance(by_class, dict):
+            raise DomainwiseError(f"{expected}; domain {domain!r} has {_describe_json(by_class)}")
+        for label, paths in by_class.items():
+            if not isinstance(paths, list):
+                raise DomainwiseError(f"{expected}; class {label!r} of {domain!r} has {_describe_json(paths)}")
+            for path in paths:
+                if not isinstance(path, str) or not path:
+                    given = "an empty path" if path == "" else _describe_json(path)
+                    raise DomainwiseError(f"{expected}; the list of class {label!r} of {domain!r} has {given}")
+                if not _can_be_path(path):
+                    raise DomainwiseError(f"{file} has a path that no file can have: {path!r} of class {label!r}")
+        yield domain, {label: [path.replace("\\", "/") for path in paths] for label, paths in by_class.items()}
 
 
-def _find_nico_root(root: Path, label: int, rows: Mapping[str, Sequence[tuple[str, int]]]) -> Path:
-    """Return the folder that the paths of a class are relative to: the first candidate with any of their folders."""
-    kind = _NICO_CLASSES[label]
-    paths = [path for domain_rows in rows.values() for path, row_label in domain_rows if row_label == label]
-    folders = sorted({path.split("/")[0] for path in paths})
-    for candidate in (root, root / kind, root / kind / "images"):
-        if not folders or any((candidate / folder).is_dir() for folder in folders):
-            return candidate
-    raise DomainwiseError(
-        f"{root} has the split of nico but no images: put the folders {', '.join(folders[:2])}, ... next to "
-        f"{_NICO_SPLIT}; `domainwise data prepare nico` says where to request them"
-    )
+def _can_be_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can express
+        return False
+
+
+def _describe_json(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def read_columns(
+    file: Path, columns: Sequence[str], *, optional: Sequence[str] = (), max_bytes: int = _MAX_LIST_BYTES
+) -> list[tuple[str, ...]]:
+    """Read some columns of a CSV file, which its first line names; only the `optional` ones may have empty cells."""
+
+    def parse(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, ...]]:
+        reader = csv.reader(lines, skipinitialspace=True)
+        header = [name.strip() for name in next(reader, ())]
+        for column in columns:
+            if column not in header:
+                raise DomainwiseError(f"{file} has no column {column!r}; the first line must name {','.join(columns)}")
+            if header.count(column) > 1:
+                raise DomainwiseError(
+                    f"{file} has {header.count(column)} columns named {column!r}; rename or remove one"
+                )
+        positions = [header.index(column) for column in columns]
+        for row in filter(None, reader):
+            cells = [row[position].strip() if position < len(row) else "" for position in positions]
+            for column, cell in zip(columns, cells, strict=True):
+                if not cell and column not in optional:
+                    raise DomainwiseError(f"{file} has no {column} in line {reader.line_num}")
+                if "\0" in cell:
+                    raise DomainwiseError(f"{file} has a NUL byte in line {reader.line_num}; save it as UTF-8 text")
+            yield tuple(cells)
+
+    return read_rows(file, parse, max_bytes)
 
 
 _Row = TypeVar("_Row")
 
 
-def _read_rows(file: Path, parse: Callable[[Path, Iterable[str]], Iterator[_Row]]) -> list[_Row]:
+def read_rows(
+    file: Path, parse: Callable[[Path, Iterable[str]], Iterator[_Row]], max_bytes: int = _MAX_LIST_BYTES
+) -> list[_Row]:
+    """Return what `parse` makes of the lines of a file, with one-line errors for what cannot be read."""
     try:
         size = file.stat().st_size
-        if not file.is_file() or size > _MAX_CSV_BYTES:
-            reason = f"{size:,} bytes, the limit is {_MAX_CSV_BYTES:,}" if file.is_file() else "not a regular file"
+        if not file.is_file() or size > max_bytes:
+            reason = f"{size:,} bytes, the limit is {max_bytes:,}" if file.is_file() else "not a regular file"
             raise DomainwiseError(f"{file} could not be read: {reason}")
         with open(file, newline="", encoding="utf-8-sig") as lines:
             rows = list(parse(file, lines))

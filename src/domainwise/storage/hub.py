@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, or in a folder that stands in for it: a run folder without its checkpoint.
+"""Names on the Hugging Face Hub, and models there or in a folder that stands in for it: run folders without checkpoint.
 
     config.json, records.jsonl, done    as in every run folder
     best.safetensors                    the weights; last.safetensors if asked for
@@ -41,8 +41,8 @@ _MAX_LENGTH = 96
 
 
 @dataclass(frozen=True)
-class HubModel:
-    """A model's name, owner/name, and a revision: a branch, a tag or a commit."""
+class HubName:
+    """The name of a model or dataset, owner/name, and a revision: a branch, a tag or a commit."""
 
     name: str
     revision: str | None = None
@@ -51,15 +51,15 @@ class HubModel:
         return f"{PREFIX}{self.name}" + (f"@{self.revision}" if self.revision else "")
 
 
-def parse_name(text: str) -> HubModel:
-    """Parse `owner/name` or `owner/name@revision`, with or without `hf:`."""
+def parse_name(text: str, kind: str = "model") -> HubName:
+    """Parse `owner/name` or `owner/name@revision`, with or without `hf:`; errors name the kind."""
     name, separator, revision = text.removeprefix(PREFIX).partition("@")
     is_valid = _NAME.fullmatch(name) and len(name) <= _MAX_LENGTH and not re.search(r"--|\.\.|\.git$", name)
     if not is_valid or (separator and not revision):
         raise DomainwiseError(
-            f"{text!r} is not the name of a model; expected {PREFIX}owner/name or {PREFIX}owner/name@revision"
+            f"{text!r} is not the name of a {kind}; expected {PREFIX}owner/name or {PREFIX}owner/name@revision"
         )
-    return HubModel(name, revision or None)
+    return HubName(name, revision or None)
 
 
 def find_run(run: str | Path, which: Which = "best", hub: str | Path | None = None) -> Path:
@@ -134,14 +134,14 @@ def _find_hub_folder(hub: str | Path | None) -> Path | None:
     return Path(folder)
 
 
-def _place_in_folder(model: HubModel, hub: Path) -> Path:
+def _place_in_folder(model: HubName, hub: Path) -> Path:
     path = hub / model.name
     if not path.resolve().is_relative_to(hub.resolve()):
         raise DomainwiseError(f"{path} is a link to another place; a model must be inside the hub folder {hub}")
     return path
 
 
-def _find_in_folder(model: HubModel, hub: Path) -> Path:
+def _find_in_folder(model: HubName, hub: Path) -> Path:
     if model.revision is not None:
         raise DomainwiseError(f"{model}: the hub folder {hub} has no revisions; leave out @{model.revision}")
     path = _place_in_folder(model, hub)
@@ -152,7 +152,7 @@ def _find_in_folder(model: HubModel, hub: Path) -> Path:
     return path
 
 
-def _push_to_folder(model: HubModel, hub: Path, files: Sequence[Path], stale: Sequence[str], card: str) -> Path:
+def _push_to_folder(model: HubName, hub: Path, files: Sequence[Path], stale: Sequence[str], card: str) -> Path:
     path = _place_in_folder(model, hub)
     create_folder(path)
     if path.samefile(files[0].parent):
@@ -172,7 +172,7 @@ def _push_to_folder(model: HubModel, hub: Path, files: Sequence[Path], stale: Se
     return path
 
 
-def _download(model: HubModel, which: Which) -> Path:
+def _download(model: HubName, which: Which) -> Path:
     client = _import_client(str(model))
     with _use_client(client, str(model)):
         return Path(
@@ -186,7 +186,7 @@ def _download(model: HubModel, which: Which) -> Path:
         )
 
 
-def _upload(model: HubModel, files: Sequence[Path], stale: Sequence[str], card: str, private: bool) -> str:
+def _upload(model: HubName, files: Sequence[Path], stale: Sequence[str], card: str, private: bool) -> str:
     client = _import_client(f"push to {model.name}")
     if client.get_token() is None:
         raise DomainwiseError("no Hugging Face token; log in with `hf auth login`, or set HF_TOKEN")

@@ -83,7 +83,7 @@ class RunConfig:
     dataset: str | Path | Callable[..., Any] = setting(
         "silhouettes",
         "Dataset name (see `domainwise data list`), folder root/domain/class/image, CSV file with columns path, label, "
-        "domain, or package.module:function.",
+        "domain, JSON file {domain: {class: [path]}}, hf:owner/name, or package.module:function.",
     )
     algorithm: "str | type[Algorithm]" = setting(
         "mat", "Method name (see `domainwise algorithms`) or package.module:Class."

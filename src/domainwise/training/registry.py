@@ -18,8 +18,9 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.averaging import AVERAGES, average_options, build_average, default_sma_start, default_swad_every
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
+from domainwise.data.hugging_face import hugging_face_dataset, is_hub_dataset, name_hub_dataset
 from domainwise.data.image_datasets import OnListing, ignore_listing, image_files
-from domainwise.data.listing import name_dataset
+from domainwise.data.listing import LIST_SUFFIXES, name_dataset
 from domainwise.data.paths import OnProgress, data_folder, expand_home, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_unprintable
@@ -117,6 +118,9 @@ def find_network_builder(
 def find_dataset_builder(dataset: AnyDataset) -> DatasetBuilder:
     if isinstance(dataset, Path) or is_path(dataset):
         return partial(image_files, str(dataset))
+    if is_hub_dataset(dataset):
+        name_hub_dataset(dataset)  # raises an error for a wrong name
+        return partial(hugging_face_dataset, dataset)
     builder: DatasetBuilder = _look_up("dataset", dataset, DATASETS)
     _require_function("dataset", dataset, builder)
     return builder
@@ -135,9 +139,9 @@ def is_path(dataset: AnyDataset) -> bool:
     """Return whether a dataset is given as a folder or file."""
     if isinstance(dataset, Path):
         return True
-    if not isinstance(dataset, str) or dataset in DATASETS or ".py:" in dataset:
+    if not isinstance(dataset, str) or dataset in DATASETS or is_hub_dataset(dataset) or ".py:" in dataset:
         return False
-    if "/" in dataset or dataset.endswith(".csv"):
+    if "/" in dataset or dataset.endswith(LIST_SUFFIXES):
         return True
     return os.path.exists(dataset) and dataset.lower() not in find_plugins("dataset")
 
@@ -145,7 +149,7 @@ def is_path(dataset: AnyDataset) -> bool:
 def dataset_name(dataset: AnyDataset) -> str:
     if isinstance(dataset, Path) or is_path(dataset):
         return name_dataset(str(dataset))
-    return import_path(dataset)
+    return name_hub_dataset(dataset) if is_hub_dataset(dataset) else import_path(dataset)
 
 
 def check_name(name: str | None, dataset: AnyDataset) -> None:
@@ -180,6 +184,16 @@ def dataset_options(dataset: AnyDataset) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in parameters.items() if name not in _CONTEXT}
 
 
+def check_options(dataset: AnyDataset, options: Mapping[str, Any]) -> None:
+    """Raise an error unless a dataset has these options, with values of the types that its builder declares."""
+    allowed, is_own = dataset_options(dataset), is_own_code(find_dataset_builder(dataset))
+    for option, value in options.items():
+        if option not in allowed:
+            raise unknown_choice(f"option of dataset {dataset_name(dataset)}", option, allowed)
+        if not is_own:
+            _check_option(option, allowed[option].annotation, value)
+
+
 # Parameters of a builder that are not options of the dataset.
 _CONTEXT = ("seed", "data_dir", "on_progress", "on_listing")
 
@@ -190,6 +204,7 @@ def _check_option(name: str, annotation: Any, value: Any) -> None:
         int: (_is_integer, "an integer"),
         float: (_is_finite, "a finite number"),
         bool: (lambda value: isinstance(value, bool), "True or False"),
+        str: (lambda value: isinstance(value, str), "a string"),
         Sequence[float]: (_are_finite, "a list of finite numbers"),
     }.get(annotation, (lambda value: True, ""))
     if not is_valid(value):
@@ -238,12 +253,7 @@ def build_dataset(
 ) -> Dataset:
     """Build a dataset from the seed and nothing else that differs between runs."""
     name, builder = dataset_name(dataset), find_dataset_builder(dataset)
-    allowed = dataset_options(dataset)
-    for option, value in options.items():
-        if option not in allowed:
-            raise unknown_choice(f"option of dataset {name}", option, allowed)
-        if not is_own_code(builder):
-            _check_option(option, allowed[option].annotation, value)
+    check_options(dataset, options)
     context = {"data_dir": data_dir, "on_progress": on_progress, "on_listing": on_listing}
     accepted = {key: value for key, value in context.items() if key in inspect.signature(builder).parameters}
     failure = f"dataset {name} could not be built"

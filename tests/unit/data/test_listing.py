@@ -1,5 +1,6 @@
-"""Listings of folders, CSV files and NICO's split."""
+"""Listings of folders, CSV files, JSON files and NICO's split."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from image_kinds import write_photos, write_tree
 from torchvision.datasets import ImageFolder
 
-from domainwise.data.listing import IMAGE_SUFFIXES, Listing, list_csv, list_folder, list_images, list_nico
+from domainwise.data.listing import IMAGE_SUFFIXES, Listing, list_csv, list_folder, list_images, list_json
+from domainwise.data.published_listings import list_nico
 from domainwise.errors import DomainwiseError
 
 REAL_DATA = Path(os.environ.get("DOMAINWISE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -136,7 +138,9 @@ def test_empty_folder_raises(tmp_path: Path) -> None:
 def test_missing_folder_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no such"
     assert error_message(list_folder, missing) == f"folder {missing} could not be read: No such file or directory"
-    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert (
+        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+    )
 
 
 def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +349,16 @@ def test_csv_may_have_non_ascii_names(tmp_path: Path) -> None:
 def test_missing_csv_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no.csv"
     assert error_message(list_csv, missing).startswith(f"{missing} could not be read: ")
-    assert error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file"
+    assert (
+        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+    )
 
 
 def test_other_file_types_raise(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
-    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / "images.zip")
+    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(
+        list_images, tmp_path / "images.zip"
+    )
 
 
 @pytest.mark.parametrize(
@@ -393,7 +401,7 @@ def test_large_csv_raises_before_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
 def test_fifo_is_no_dataset(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    assert "neither a folder of images nor a CSV file" in error_message(list_images, tmp_path / name)
+    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(list_images, tmp_path / name)
     assert error_message(list_csv, tmp_path / name).endswith("could not be read: not a regular file")
 
 
@@ -488,3 +496,53 @@ def test_real_nico_split_has_the_published_counts(tmp_path: Path) -> None:
     files = [file for domain in listing.domains for file in domain.files]
     assert len(set(files)) == len(files)
     assert {len(file.relative_to(tmp_path).parts) for file in files} == {3}
+
+
+def write_json(folder: Path, content: object) -> Path:
+    file = folder / "files.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+def test_json_lists_the_same_files_as_the_folder(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", {"night": {"dog": 2, "cat": 1}, "day": {"cat": 2}})
+    content: dict[str, dict[str, list[str]]] = {}
+    for file in sorted(root.rglob("*.*"), reverse=True):
+        domain, kind, _ = file.relative_to(root).parts
+        content.setdefault(domain, {}).setdefault(kind, []).insert(0, str(file.relative_to(tmp_path)))
+    content["day"]["cat"][0] = str(root / "day" / "cat" / Path(content["day"]["cat"][0]).name)
+    listing, folder = list_images(write_json(tmp_path, content)), list_folder(root)
+    assert (listing.name, listing.classes) == ("files", ("cat", "dog"))
+    assert listing.domains == folder.domains
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "is not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("{}", "lists no images"),
+        ("[" * 100_000, "must be {domain: {class: [path, ...]}}"),
+        ("9" * 5000, "must be {domain: {class: [path, ...]}}, not a number"),
+        (["day"], "must be {domain: {class: [path, ...]}}, not a list"),
+        ({"day": ["1.png"]}, "must be {domain: {class: [path, ...]}}; domain 'day' has a list"),
+        ({"day": {"cat": "1.png"}}, "; class 'cat' of 'day' has a string"),
+        ({"day": {"cat": [None]}}, "; the list of class 'cat' of 'day' has null"),
+        ({"day": {"cat": [""]}}, "; the list of class 'cat' of 'day' has an empty path"),
+        ({"day": {"cat": ["a\0.png"]}}, "has a path that no file can have: 'a\\x00.png' of class 'cat'"),
+        ('{"day": {"cat": ["\\ud800.png"]}}', "has a path that no file can have: '\\ud800.png' of class 'cat'"),
+        ('{"day": {"cat": ["1.png"], "cat": ["2.png"]}}', "has two entries named 'cat' in one place; merge them"),
+        ({" ": {"cat": ["1.png"]}}, "has an empty name; every domain and class needs one"),
+        ({"day": {"cat": []}, "x": {"cat": ["1.png"], "dog": ["2.png"]}}, "lists no images of domain 'day'"),
+        ({"day": {"cat": ["1.png"]}}, "has images of one class only, 'cat'"),
+        ({"day": {"cat": ["1.png"], "dog": ["./1.png"]}}, "are the same file"),
+    ],
+)
+def test_unusable_json_raises(tmp_path: Path, content: object, reason: str) -> None:
+    assert reason in error_message(list_json, write_json(tmp_path, content))
+
+
+def test_large_json_raises_before_it_is_read(tmp_path: Path) -> None:
+    file = write_json(tmp_path, "")
+    with open(file, "wb") as sparse:
+        sparse.truncate(10**10)
+    assert "10,000,000,000 bytes, the limit is 256,000,000" in error_message(list_json, file)

@@ -40,7 +40,10 @@ def download_dataset(
     try:
         if not folder.is_dir():
             if not source.files:
-                raise DomainwiseError(f"dataset {name} cannot be downloaded automatically: {source.instructions}")
+                raise DomainwiseError(
+                    f"dataset {name} cannot be downloaded automatically: {source.instructions} "
+                    f"(licence: {source.licence})"
+                )
             downloads.mkdir(parents=True, exist_ok=True)
             with hold_lock(
                 downloads.with_name(f"{source.folder}.lock"),
@@ -56,10 +59,17 @@ def download_dataset(
 
 
 def _build_folder(source: Source, folder: Path, downloads: Path, on_progress: OnProgress) -> None:
-    files = [
-        fetch_file(file.urls, downloads / file.name, checksum=file.checksum, on_progress=on_progress)
-        for file in source.files
-    ]
+    try:
+        files = [
+            fetch_file(
+                file.urls, downloads / file.name, checksum=file.checksum, page=file.page, on_progress=on_progress
+            )
+            for file in source.files
+        ]
+    except DomainwiseError as error:
+        if not source.copies:
+            raise
+        raise DomainwiseError(f"{error}; copies elsewhere: {source.copies}") from error
     unpacked = downloads / "unpacked"
     # A killed process may have left a partial one.
     shutil.rmtree(unpacked, ignore_errors=True)

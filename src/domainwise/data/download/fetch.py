@@ -31,6 +31,7 @@ def fetch_file(
     target: Path,
     *,
     checksum: str | None = None,
+    page: str = "",
     on_progress: OnProgress = ignore_progress,
     timeout: float = 30,
 ) -> Path:
@@ -43,6 +44,7 @@ def fetch_file(
     Args:
         urls: addresses of the same file, tried in order.
         checksum: "sha256:<hex>" or "md5:<hex>"; None if unknown.
+        page: where a person can download the file with a browser; errors name it.
         on_progress: called with the file's name, the bytes received, and the total size (0 if unknown).
         timeout: seconds to wait for the server, to connect and between two chunks.
 
@@ -66,11 +68,25 @@ def fetch_file(
         raise DomainwiseError(f"{target} could not be written: {error.strerror or error}") from error
     raise DomainwiseError(
         f"{target.name} could not be downloaded: {'; '.join(failures) or 'no URL is known'}; "
-        f"try again later, or download it by hand and save it as {target}"
+        f"try again later, or download it by hand{f' from {page}' if page else ''} and save it as {target}"
     )
 
 
+_WEB_PAGE = "got a web page instead of the file (quota exceeded, or confirmation or sign-in required)"
+
+
+def _is_web_page(file: Path) -> bool:
+    """Return whether a file starts like HTML, as servers answer that have the file but do not send it."""
+    with open(file, "rb") as content:
+        start = content.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html"))
+
+
 def _verify_existing(target: Path, expected: "Checksum | None", on_progress: OnProgress) -> None:
+    if _is_web_page(target):
+        raise DomainwiseError(
+            f"{target} is a web page, not the file of that name; replace it with the file, or delete it"
+        )
     if expected is None:
         return
     digests = compute_digests(target, [expected.algorithm], target.name, on_progress)
@@ -81,6 +97,9 @@ def _verify_existing(target: Path, expected: "Checksum | None", on_progress: OnP
 def _fetch_from(url: str, target: Path, expected: "Checksum | None", on_progress: OnProgress, timeout: float) -> None:
     partial = PartialDownload(target)
     _complete_download(url, partial, expected, on_progress, timeout)
+    if _is_web_page(partial.path):
+        partial.delete()
+        raise DownloadFailed(_WEB_PAGE)
     algorithms = {"sha256", *([expected.algorithm] if expected else [])}
     digests = compute_digests(partial.path, algorithms, target.name, on_progress)
     if expected and (mismatch := expected.describe_mismatch(digests)):
@@ -204,7 +223,7 @@ def _open_url(url: str, offset: int, version: str | None, timeout: float) -> HTT
         raise DownloadFailed(_describe_error(error, timeout)) from error
     problem = ""
     if response.headers.get_content_type() == "text/html":
-        problem = "got a web page instead of the file (quota exceeded, or sign-in required)"
+        problem = _WEB_PAGE
     elif response.status != 200 and not (offset and response.status == 206):
         problem = f"HTTP {response.status} {response.reason}"
     if problem:

@@ -1,7 +1,8 @@
 """Where every published dataset is downloaded from.
 
 Checksums are those that others publish for the same file: torchvision for MNIST, TensorFlow Datasets for DomainNet,
-and projects that use DomainBed's copies of PACS, VLCS and Office-Home. None means that none is known.
+and projects that use DomainBed's copies of PACS, VLCS and Office-Home, or ImageNet-R and -A. None means that none is
+known.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +16,19 @@ from domainwise.data.download.archives import find_parent, gather_folders, gunzi
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download: its local name, its URLs in the order to try them, and its checksum if one is known."""
+    """A file to download.
+
+    Args:
+        name: its local name.
+        urls: addresses of the same file, in the order to try them.
+        checksum: None if none is known.
+        page: where a person can download it with a browser, if no URL works.
+    """
 
     name: str
     urls: tuple[str, ...]
     checksum: str | None
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,8 @@ class Source:
         arrange: turns the folder with the unpacked files into the folder with the dataset.
         megabytes: approximate size of the download.
         instructions: what to do if there are no `files`.
+        copies: where else the dataset is, for the error if no URL works. They are not tried: their files or their
+            order differ.
     """
 
     folder: str
@@ -41,19 +52,32 @@ class Source:
     arrange: Callable[[Path], Path] | None = None
     megabytes: int | None = None
     instructions: str = ""
+    copies: str = ""
 
 
 _MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
-_DOMAIN_NET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
+_DOMAIN_NET = "csr.bu.edu/ftp/visda/2019/multi-source/"
 _DUPLICATES = "domain_net_duplicates.txt"
 _DOMAINBED = "https://raw.githubusercontent.com/facebookresearch/DomainBed/"
-_CAMERA_TRAPS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
+# LILA's own copies on Google Cloud and Azure.
+_CAMERA_TRAPS = (
+    "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/",
+    "https://lilawildlife.blob.core.windows.net/lila-wildlife/caltechcameratraps/",
+)
+_CAMERA_TRAPS_PAGE = "https://lila.science/datasets/caltech-camera-traps"
+_WILDS = "https://worksheets.codalab.org/rest/bundles/"
+_IMAGENET_V2 = "imagenetv2-matched-frequency.tar.gz"
+_WILDS_COPIES = "by WILDS' author at https://huggingface.co/pangwei/collections"
+_DOMAINBED_COPIES = "archives at https://huggingface.co/datasets/PTeterwak/DomainBed_EasyHard"
 _NOT_STATED = "not stated by the authors; for research, see the homepage"
 
 
 def _google_drive(name: str, file_id: str, md5: str) -> RemoteFile:
-    url = f"https://drive.usercontent.google.com/download?id={file_id}&export=download&confirm=t"
-    return RemoteFile(name, (url,), f"md5:{md5}")
+    urls = (
+        f"https://drive.usercontent.google.com/download?id={file_id}&export=download&confirm=t",
+        f"https://drive.google.com/uc?id={file_id}&export=download&confirm=t",
+    )
+    return RemoteFile(name, urls, f"md5:{md5}", page=f"https://drive.google.com/file/d/{file_id}/view")
 
 
 def _mnist(name: str, md5: str) -> RemoteFile:
@@ -61,7 +85,20 @@ def _mnist(name: str, md5: str) -> RemoteFile:
 
 
 def _domain_net(path: str, sha256: str) -> RemoteFile:
-    return RemoteFile(path.rpartition("/")[2], (_DOMAIN_NET + path,), f"sha256:{sha256}")
+    urls = tuple(f"{scheme}://{_DOMAIN_NET}{path}" for scheme in ("http", "https"))
+    return RemoteFile(path.rpartition("/")[2], urls, f"sha256:{sha256}", page="http://ai.bu.edu/M3SDA/")
+
+
+def _camera_traps(name: str) -> RemoteFile:
+    return RemoteFile(name, tuple(mirror + name for mirror in _CAMERA_TRAPS), None, page=_CAMERA_TRAPS_PAGE)
+
+
+def _hendrycks(name: str, md5: str) -> RemoteFile:
+    return RemoteFile(name, (f"https://people.eecs.berkeley.edu/~hendrycks/{name}",), f"md5:{md5}")
+
+
+def _wilds(name: str, bundle: str) -> RemoteFile:
+    return RemoteFile(name, (f"{_WILDS}{bundle}/contents/blob/",), None, page="https://wilds.stanford.edu/downloads")
 
 
 _MNIST = Source(
@@ -78,6 +115,25 @@ _MNIST = Source(
     megabytes=12,
 )
 
+# All six challenges use parts of the same images.
+_SPAWRIOUS = Source(
+    folder="spawrious224",
+    homepage="https://github.com/aengusl/spawrious",
+    licence="MIT, of the repository",
+    files=(
+        RemoteFile(
+            "spawrious224.tar.gz",
+            (
+                "https://www.dropbox.com/s/hofkueo8qvaqlp3/spawrious224__entire_dataset.tar.gz?dl=1",
+                "https://www.dropbox.com/s/e40j553480h3f3s/spawrious224.tar.gz?dl=1",
+            ),
+            None,
+            page="https://github.com/aengusl/spawrious",
+        ),
+    ),
+    arrange=partial(find_parent, names=("0", "1")),
+)
+
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {
         "mnist": _MNIST,
@@ -90,6 +146,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             files=(_google_drive("PACS.zip", "1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "fd5db817f7cdafeef3bfd525aaf9b42e"),),
             arrange=partial(find_parent, names=("art_painting", "cartoon", "photo", "sketch")),
             megabytes=174,
+            copies=f"--dataset hf:flwrlabs/pacs, or {_DOMAINBED_COPIES}",
         ),
         "vlcs": Source(
             folder="VLCS",
@@ -100,6 +157,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             ),
             arrange=partial(find_parent, names=("Caltech101", "LabelMe", "SUN09", "VOC2007")),
             megabytes=3600,
+            copies=_DOMAINBED_COPIES,
         ),
         "office_home": Source(
             folder="office_home",
@@ -112,17 +170,19 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             ),
             arrange=partial(find_parent, names=("Art", "Clipart", "Product", "Real World")),
             megabytes=1100,
+            copies=f"{_DOMAINBED_COPIES}, and for FiftyOne https://huggingface.co/datasets/Voxel51/Office-Home",
         ),
         "terra_incognita": Source(
             folder="terra_incognita",
-            homepage="https://lila.science/datasets/caltech-camera-traps",
+            homepage=_CAMERA_TRAPS_PAGE,
             licence="Community Data License Agreement, permissive variant",
             files=(
-                RemoteFile("eccv_18_all_images_sm.tar.gz", (_CAMERA_TRAPS + "eccv_18_all_images_sm.tar.gz",), None),
-                RemoteFile("eccv_18_annotations.tar.gz", (_CAMERA_TRAPS + "eccv_18_annotations.tar.gz",), None),
+                _camera_traps("eccv_18_all_images_sm.tar.gz"),
+                _camera_traps("eccv_18_annotations.tar.gz"),
             ),
             arrange=split_by_location,
             megabytes=6496,
+            copies=_DOMAINBED_COPIES,
         ),
         "domainnet": Source(
             folder="domain_net",
@@ -154,6 +214,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 duplicates=_DUPLICATES,
             ),
             megabytes=18445,
+            copies="--dataset hf:wltjr1007/DomainNet --dataset-option label_column=category, or " + _DOMAINBED_COPIES,
         ),
         "nico": Source(
             folder="NICO",
@@ -163,6 +224,88 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             "https://nico.thumedialab.com/, at NICO/<class>/<context>/*.jpg, and env_train1.csv, env_train2.csv, "
             "env_val.csv and env_test.csv of OoD-Bench (https://github.com/m-Just/OoD-Bench, data) in "
             "NICO/mixed_split_corrected",
+        ),
+        "sviro": Source(
+            folder="sviro",
+            homepage="https://sviro.kl.dfki.de/",
+            licence="see the homepage",
+            files=(
+                RemoteFile(
+                    "sviro_grayscale_rectangle_classification.zip",
+                    ("https://sviro.kl.dfki.de/?wpdmdl=1731",),
+                    None,
+                    page="https://sviro.kl.dfki.de/",
+                ),
+            ),
+            arrange=partial(
+                find_parent,
+                names=("aclass", "escape", "hilux", "i3", "lexus", "tesla", "tiguan", "tucson", "x5", "zoe"),
+            ),
+        ),
+        **{f"spawrious_{kind}_{level}": _SPAWRIOUS for kind in ("o2o", "m2m") for level in ("easy", "medium", "hard")},
+        "camelyon17": Source(
+            folder="camelyon17_v1.0",
+            homepage="https://wilds.stanford.edu/datasets/#camelyon17",
+            licence="CC0",
+            files=(_wilds("camelyon17_v1.0.tar.gz", "0xe45e15f39fb54e9d9e919556af67aabe"),),
+            arrange=partial(find_parent, names=("patches",)),
+            megabytes=10659,
+            copies=f"{_WILDS_COPIES}, https://huggingface.co/datasets/wltjr1007/Camelyon17-WILDS",
+        ),
+        "fmow": Source(
+            folder="fmow_v1.1",
+            homepage="https://wilds.stanford.edu/datasets/#fmow",
+            licence="FMoW Challenge Public License",
+            files=(_wilds("fmow_v1.1.tar.gz", "0xaec91eb7c9d548ebb15e1b5e60f966ab"),),
+            arrange=partial(find_parent, names=("images",)),
+            megabytes=53893,
+            copies=_WILDS_COPIES,
+        ),
+        "imagenet_r": Source(
+            folder="imagenet-r",
+            homepage="https://github.com/hendrycks/imagenet-r",
+            licence="MIT, of the repository",
+            files=(_hendrycks("imagenet-r.tar", "a61312130a589d0ca1a8fca1f2bd3337"),),
+            arrange=partial(find_parent, names=("n01443537",)),
+        ),
+        "imagenet_a": Source(
+            folder="imagenet-a",
+            homepage="https://github.com/hendrycks/natural-adv-examples",
+            licence="MIT, of the repository",
+            files=(_hendrycks("imagenet-a.tar", "c3e55429088dc681f30d81f4726b6595"),),
+            arrange=partial(find_parent, names=("n01498041",)),
+            megabytes=688,
+        ),
+        "imagenet_sketch": Source(
+            folder="imagenet-sketch",
+            homepage="https://github.com/HaohanWang/ImageNet-Sketch",
+            licence="MIT, of the repository",
+            files=(
+                RemoteFile(
+                    "ImageNet-Sketch.zip",
+                    ("https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",),
+                    None,
+                    page="https://github.com/HaohanWang/ImageNet-Sketch",
+                ),
+            ),
+            arrange=partial(find_parent, names=("n01440764",)),
+        ),
+        "imagenet_v2": Source(
+            folder="imagenetv2-matched-frequency-format-val",
+            homepage="https://github.com/modestyachts/ImageNetV2",
+            licence="MIT, of the repository",
+            files=(
+                RemoteFile(
+                    _IMAGENET_V2,
+                    (
+                        f"https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/{_IMAGENET_V2}",
+                        f"https://s3-us-west-2.amazonaws.com/imagenetv2public/{_IMAGENET_V2}",
+                    ),
+                    None,
+                    page="https://huggingface.co/datasets/vaishaal/ImageNetV2",
+                ),
+            ),
+            arrange=partial(find_parent, names=("0", "999")),
         ),
     }
 )

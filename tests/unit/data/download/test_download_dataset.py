@@ -8,6 +8,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from domainwise.data.download.archives import find_parent
 from domainwise.data.download.dataset import download_dataset
 from domainwise.data.download.fetch import parse_checksum
 from domainwise.data.download.sources import SOURCES, RemoteFile, Source
+from domainwise.data.published_listings import SPAWRIOUS
 from domainwise.errors import DomainwiseError
 
 CHILD = """
@@ -214,13 +216,24 @@ def test_nico_raises_with_instructions(tmp_path: Path) -> None:
     assert "\n" not in output
 
 
+def test_error_says_where_copies_are(server: FileServer, source: Source, tmp_path: Path) -> None:
+    server.files["tiny.zip"] = Served(b"<!doctype html>Sign in", {"Content-Type": "application/zip"})
+    with pytest.raises(DomainwiseError) as caught:
+        download_dataset("tiny", tmp_path, source=replace(source, copies="--dataset hf:owner/tiny"))
+    assert "got a web page instead of the file" in str(caught.value)
+    assert str(caught.value).endswith(
+        f"save it as {tmp_path / '.downloads' / 'TINY' / 'tiny.zip'}; copies elsewhere: --dataset hf:owner/tiny"
+    )
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_is_complete(name: str) -> None:
     source = SOURCES[name]
     assert source.homepage.startswith("http")
     assert source.licence
     assert bool(source.files) != bool(source.instructions)
-    assert bool(source.files) == bool(source.arrange) == bool(source.megabytes)
+    assert bool(source.files) == bool(source.arrange)
+    assert source.files or not source.megabytes
     assert len({file.name for file in source.files}) == len(source.files)
     for file in source.files:
         assert Path(file.name).name == file.name
@@ -230,7 +243,7 @@ def test_every_source_is_complete(name: str) -> None:
             parse_checksum(file.checksum)
 
 
-def test_folders_equal_domainbeds() -> None:
+def test_folders_equal_those_of_domainbed_and_wilds() -> None:
     assert {name: source.folder for name, source in SOURCES.items()} == {
         "mnist": "MNIST",
         "colored_mnist": "MNIST",
@@ -241,6 +254,14 @@ def test_folders_equal_domainbeds() -> None:
         "terra_incognita": "terra_incognita",
         "domainnet": "domain_net",
         "nico": "NICO",
+        "sviro": "sviro",
+        **dict.fromkeys(SPAWRIOUS, "spawrious224"),
+        "camelyon17": "camelyon17_v1.0",
+        "fmow": "fmow_v1.1",
+        "imagenet_r": "imagenet-r",
+        "imagenet_a": "imagenet-a",
+        "imagenet_sketch": "imagenet-sketch",
+        "imagenet_v2": "imagenetv2-matched-frequency-format-val",
     }
 
 

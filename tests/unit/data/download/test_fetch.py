@@ -237,6 +237,31 @@ def test_web_page_keeps_the_partial_download(server: FileServer, target: Path) -
     assert [request.sent for request in server.requests] == [25_000]
 
 
+PAGE = b"\xef\xbb\xbf\n<!DOCTYPE html><html><head><title>Virus scan warning</title>" + b" " * 30_000
+
+
+def test_web_page_that_claims_to_be_an_archive_is_not_kept(server: FileServer, target: Path) -> None:
+    server.files["data.zip"] = Served(PAGE, {"Content-Type": "application/octet-stream", "ETag": '"1"'})
+    server.files["mirror.zip"] = Served(BODY)
+    with pytest.raises(DomainwiseError) as caught:
+        fetch_file([server.url("data.zip")], target, page="https://example.org/view")
+    assert "got a web page instead of the file (quota exceeded, or confirmation or sign-in required)" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith(f"or download it by hand from https://example.org/view and save it as {target}")
+    assert files_next_to(target) == set()
+    assert fetch_file([server.url("data.zip"), server.url("mirror.zip")], target).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("checksum", [None, f"md5:{'0' * 32}"])
+def test_web_page_saved_by_hand_is_not_used(target: Path, checksum: str | None) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(PAGE)
+    with pytest.raises(DomainwiseError, match="is a web page, not the file of that name"):
+        fetch_file([], target, checksum=checksum)
+    assert target.exists()
+
+
 def test_unrequested_part_raises(server: FileServer, target: Path) -> None:
     server.files["data.zip"] = Served(BODY[5:], status=206)
     with pytest.raises(DomainwiseError, match="HTTP 206 Partial Content"):

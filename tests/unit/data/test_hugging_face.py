@@ -1,0 +1,209 @@
+"""Datasets in the formats of the Hugging Face Hub: local folders, and the Hub's own client against a server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from huggingface_hub import constants
+from image_kinds import write_tree
+
+from domainwise.data import cache, image_files
+from domainwise.data.decoding import DecodedImage
+from domainwise.data.hugging_face import find_hub_dataset, hugging_face_dataset, list_hub_dataset, name_hub_dataset
+from domainwise.errors import DomainwiseError
+from domainwise.storage.hub import HubName
+from hub_server import serve_hub
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """The folder with the images that all the datasets here have."""
+    return write_tree(tmp_path / "pets", {"day": {"cat": 3, "dog": 3}, "night": {"cat": 3, "dog": 3}})
+
+
+def make_table(pets: Path, **changes: list[Any]) -> "datasets.Dataset":
+    files = sorted(file for file in pets.rglob("*") if file.is_file())
+    columns: dict[str, list[Any]] = {
+        "image": [{"bytes": file.read_bytes(), "path": None} for file in files],
+        "label": [file.parent.name for file in files],
+        "domain": [file.parts[-3] for file in files],
+    }
+    table = datasets.Dataset.from_dict({**columns, **changes})
+    return table.cast_column("image", datasets.Image())
+
+
+def assert_same_images(name: str, pets: Path, **options: Any) -> None:
+    ours, theirs = hugging_face_dataset(name, image_size=12, **options), image_files(pets, image_size=12)
+    assert (ours.classes, ours.domain_names) == (theirs.classes, theirs.domain_names)
+    for one, other in zip(ours.domains, theirs.domains, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.labels, other.labels)
+
+
+def refuse(content: bytes, size: int) -> DecodedImage:
+    raise AssertionError("decoded again")
+
+
+def error_of(call: Callable[..., object], *words: object, **options: object) -> str:
+    with pytest.raises(DomainwiseError) as error:
+        call(*words, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_saved_dataset_has_the_images_of_the_folder_and_shares_its_cache(
+    pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(pets).save_to_disk("saved")
+    image_files(pets, image_size=12)
+    monkeypatch.setattr(cache, "decode_image", refuse)
+    assert_same_images("hf:./saved", pets)
+
+
+def test_second_start_reads_no_image(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_table(pets).save_to_disk("saved")
+    first = hugging_face_dataset("hf:./saved", image_size=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "decode_image", refuse)
+        patch.setattr(cache, "read_image_file", refuse)
+        again = hugging_face_dataset("hf:./saved", image_size=12)
+    assert torch.equal(first.domains[0].images, again.domains[0].images)
+    # The images of another table in the same place are not those of the first.
+    labels = ["dog", "cat"] * 6
+    order = list(range(11, -1, -1))
+    make_table(pets, label=labels).select(order).save_to_disk("other")
+    (tmp_path / "saved").rename("gone")
+    (tmp_path / "other").rename("saved")
+    changed = hugging_face_dataset("hf:./saved", image_size=12)
+    assert torch.equal(changed.domains[0].images, first.domains[0].images.flip(0))
+
+
+def test_columns_and_splits_are_chosen(pets: Path) -> None:
+    table = make_table(pets).rename_columns({"image": "img", "label": "y", "domain": "style"})
+    names = datasets.ClassLabel(names=["dog", "cat"])
+    table = table.cast_column("y", names).cast_column("style", datasets.ClassLabel(names=["night", "day"]))
+    datasets.DatasetDict({"train": table.select(range(6)), "test": table.select(range(6, 12))}).save_to_disk("saved")
+    columns = {"image_column": "img", "label_column": "y", "domain_column": "style"}
+    # Sorted by name, whatever the numbers of the class labels are.
+    assert_same_images("hf:./saved", pets, **columns)
+    listing = list_hub_dataset("hf:./saved", **columns, split="test")
+    assert [(each.name, len(each.files)) for each in listing.domains] == [("night", 6)]
+    assert error_of(list_hub_dataset, "hf:./saved", label_column="y") == (
+        "hf:./saved, split train has no column 'image'; "
+        "choose with --dataset-option image_column=NAME from img, y, style"
+    )
+    message = error_of(list_hub_dataset, "hf:./saved", **columns, split="val")
+    assert message.startswith("unknown split of hf:./saved 'val'")
+    assert "train, test, all" in message
+
+
+def test_numbers_are_sorted_by_value(pets: Path) -> None:
+    make_table(pets, label=[10, 9] * 6, domain=[100, 20, 3] * 4).save_to_disk("saved")
+    listing = list_hub_dataset("hf:./saved")
+    assert (listing.classes, [each.name for each in listing.domains]) == (("9", "10"), ["3", "20", "100"])
+    assert listing.domains[2].labels == (1, 0, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "imagefolder"])
+def test_local_repository_is_loaded(pets: Path, kind: str) -> None:
+    repository = Path("repository")
+    if kind == "parquet":
+        (repository / "data").mkdir(parents=True)
+        make_table(pets).to_parquet(repository / "data" / "train-00000-of-00001.parquet")
+    else:
+        pets.rename(repository)
+        rows = [
+            {"file_name": str(file.relative_to(repository)), "label": file.parent.name, "domain": file.parts[-3]}
+            for file in sorted(repository.rglob("*.*"))
+        ]
+        (repository / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        # Referred to, not copied: each is a file as in any folder.
+        listing = list_hub_dataset("hf:./repository")
+        assert listing.domains[0].files[0] == (repository / "day" / "cat").absolute() / Path(rows[0]["file_name"]).name
+        pets = repository
+    assert_same_images("hf:./repository", pets)
+
+
+def test_broken_images_are_named_by_their_row(pets: Path) -> None:
+    image = make_table(pets).cast_column("image", datasets.Image(decode=False))["image"][:]
+    broken = [{"bytes": b"no image", "path": None}, None, *image[2:]]
+    make_table(pets, image=broken).save_to_disk("saved")
+    assert error_of(hugging_face_dataset, "hf:./saved", image_size=12) == (
+        "row 0 of hf:./saved, split train, column image is not an image (+1 more in domain 'day'); "
+        "use --skip-broken to leave out such images"
+    )
+    with pytest.warns(UserWarning, match="2 of 6 images of domain 'day' are left out"):
+        assert len(hugging_face_dataset("hf:./saved", image_size=12, skip_broken=True).domains[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": [0.5] * 12}, "column 'label' of hf:./saved, split train has values of type float; expected"),
+        ({"label": ["cat"] * 12}, "hf:./saved has images of one class only, 'cat'"),
+        ({"domain": ["a"] * 11 + [None]}, "hf:./saved, split train has no domain in row 11"),
+    ],
+)
+def test_unusable_columns_raise(pets: Path, changes: dict[str, list[Any]], message: str) -> None:
+    make_table(pets, **changes).save_to_disk("saved")
+    assert error_of(list_hub_dataset, "hf:./saved").startswith(message)
+
+
+def test_column_without_images_raises(pets: Path) -> None:
+    make_table(pets, label=list(range(12))).save_to_disk("saved")
+    assert error_of(list_hub_dataset, "hf:./saved", image_column="label") == (
+        "column 'label' of hf:./saved, split train has no images but Value"
+    )
+
+
+def test_folders_that_are_no_dataset_raise(tmp_path: Path) -> None:
+    assert error_of(list_hub_dataset, "hf:./nowhere").startswith("folder nowhere not found")
+    (tmp_path / "empty").mkdir()
+    assert error_of(list_hub_dataset, "hf:./empty").startswith("hf:./empty could not be loaded: ")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "state.json").write_text("{")
+    assert error_of(list_hub_dataset, "hf:./damaged").startswith("hf:./damaged could not be loaded: ")
+
+
+def test_names() -> None:
+    assert find_hub_dataset("hf:owner/pets@v1") == HubName("owner/pets", "v1")
+    assert find_hub_dataset("hf:./pets") == Path("pets")
+    assert [name_hub_dataset(f"hf:{name}") for name in ("owner/pets", "/data/pets")] == ["hf:owner/pets", "pets"]
+    assert error_of(find_hub_dataset, "hf:pets").startswith("'hf:pets' is not the name of a dataset")
+
+
+def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(pets).to_parquet("train.parquet")
+    (tmp_path / "blobs").mkdir()
+    # Both libraries read their environment on import only.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with serve_hub(tmp_path / "blobs") as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        parquet = (hub.keep((tmp_path / "train.parquet").read_bytes()), True)
+        hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
+        assert_same_images("hf:owner/pets", pets)
+        assert ("GET", f"/storage/{parquet[0]}") in hub.requests
+    for offline in (constants, datasets.config):
+        monkeypatch.setattr(offline, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(cache, "decode_image", refuse)
+    assert_same_images("hf:owner/pets", pets)
+    assert error_of(list_hub_dataset, "hf:owner/others").startswith(
+        "hf:owner/others is not in the cache of the datasets library and could not be downloaded (Couldn't reach"
+    )
