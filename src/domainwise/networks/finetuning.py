@@ -74,8 +74,8 @@ def freeze_(network: nn.Module, patterns: Sequence[str]) -> None:
 def decay_learning_rates_(network: nn.Module, decay: float) -> None:
     """Let each stage learn `decay` times as fast as the one after it, and the last one `decay` times the full rate.
 
-    Of a ResNet, stages are the stem and its four layers; of a vision transformer, the patch embedding and every block
-    (`count_stages_above`). What follows the last stage, such as a final norm, and the classifier have the full rate.
+    Of a ResNet, stages are the stem and its four layers; of a vision transformer, the patch embedding and every block,
+    the last one with the final norm (`count_stages_above`). The classifier has the full rate.
     """
     featurizer = _require_featurizer(network, "layer_decay")
     for name, count in count_stages_above(featurizer, _example(network, batch_size=2)).items():
@@ -88,9 +88,10 @@ def decay_learning_rates_(network: nn.Module, decay: float) -> None:
 def find_lr_scales(module: nn.Module) -> dict[nn.Parameter, float]:
     """Return what the learning rates of parameters are multiplied by; those that are missing have the full rate."""
     return {
-        part.get_parameter(name): scale
+        parameter: scale
         for part in module.modules()
         for name, scale in getattr(part, "lr_scales", {}).items()
+        if (parameter := part._parameters.get(name)) is not None
     }
 
 
@@ -267,21 +268,30 @@ def _import_peft() -> Any:
 
 
 def _forward_checkpointed(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # Weights that `functional_call` has put in place are no longer there in the backward pass.
+    # Weights that `functional_call` has put in place, and hooks, may be gone in the backward pass.
     has_own_weights = all(isinstance(each, nn.Parameter) for each in module.parameters())
-    if not torch.is_grad_enabled() or not has_own_weights:
+    has_hooks = any(each._forward_hooks for each in module.modules() if each is not module)
+    if not torch.is_grad_enabled() or not has_own_weights or has_hooks:
         return forward(*args, **kwargs)
-    contexts = lambda: (nullcontext(), _keep_buffers(module))  # noqa: E731
+    contexts = lambda: (nullcontext(), _CopiedBuffers(module))  # noqa: E731
     return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
 
-@contextmanager
-def _keep_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the buffers on exit: a second pass over the same batch must not count in the statistics."""
-    before = [buffer.clone() for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in zip(module.buffers(), before, strict=True):
-                buffer.copy_(value)
+class _CopiedBuffers:
+    """Lets a module write to copies of its buffers: a second pass over a batch must not count in its statistics.
+
+    Second derivatives enter it several times.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.originals: list[list[dict[str, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        self.originals.append([part._buffers for part in self.module.modules()])
+        for part in self.module.modules():
+            part._buffers = {name: None if buffer is None else buffer.clone() for name, buffer in part._buffers.items()}
+
+    def __exit__(self, *_: object) -> None:
+        for part, buffers in zip(self.module.modules(), self.originals.pop(), strict=True):
+            part._buffers = buffers

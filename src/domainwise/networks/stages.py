@@ -40,11 +40,11 @@ def find_stages(featurizer: nn.Module, x: Tensor) -> dict[str, torch.Size]:
 
 
 def count_stages_above(featurizer: nn.Module, x: Tensor) -> dict[str, int]:
-    """Return the number of stages from each parameter's own to the last; 0 for parameters behind the last stage.
+    """Return the number of stages from each parameter's own to the last, which has 1.
 
     Stages are those of `find_stages` before five of them are chosen: of a vision transformer the patch embedding and
-    every block; its final norm is behind the last. Parameters that no stage calls, such as position embeddings, belong
-    to the stage of the parameter before them, the first ones to the first stage.
+    every block. What follows the last stage, such as a final norm, belongs to it. Parameters that no stage calls, such
+    as position embeddings, belong to the stage of the parameter before them, the first ones to the first stage.
 
     Args:
         featurizer: In any mode, which it keeps.
@@ -57,7 +57,7 @@ def count_stages_above(featurizer: nn.Module, x: Tensor) -> dict[str, int]:
     parts = _split(featurizer, shapes)
     order = {name: place for place, name in enumerate(shapes)}
     ends = [order[name] for name in _find_ends(parts, shapes)]
-    above = {name: sum(end >= order[name] for end in ends) for name, _ in parts if name in shapes}
+    above = {name: max(1, sum(end >= order[name] for end in ends)) for name, _ in parts if name in shapes}
     counts: dict[str, int] = {}
     count = len(ends)
     for name, _ in featurizer.named_parameters():
