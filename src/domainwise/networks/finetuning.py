@@ -66,7 +66,7 @@ def freeze_(network: nn.Module, patterns: Sequence[str]) -> None:
         if is_frozen(name):
             parameter.requires_grad_(False)
     for name, module in backbone.named_modules():
-        if isinstance(module, AnyBatchNorm) and is_frozen(name):
+        if isinstance(module, AnyBatchNorm) and (is_frozen(name) or is_frozen(f"{name}.weight")):
             module.keeps_statistics = True  # type: ignore[assignment]
     featurizer.train(featurizer.training)
 
