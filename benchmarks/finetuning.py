@@ -70,7 +70,7 @@ def main() -> None:
     for repeat in range(given.repeats):
         for row, measured in results.items():
             print(f"repeat {repeat + 1}/{given.repeats}: {row}", file=sys.stderr)
-            command = [sys.executable, *sys.argv, "--row", row]
+            command = [sys.executable, *sys.argv, f"--row={row}"]
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             measured.append(json.loads(output.splitlines()[-1]))
     medians = {

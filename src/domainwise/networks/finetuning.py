@@ -60,7 +60,7 @@ def freeze_(network: nn.Module, patterns: Sequence[str]) -> None:
     names = [name for name, _ in backbone.named_parameters()]
     for pattern in patterns:
         if pattern != ALL and not any(_matches(name, pattern) for name in names):
-            raise unknown_choice("part to freeze", pattern, [ALL, *_list_parts(backbone)])
+            raise _unknown_part(backbone, pattern)
     is_frozen = partial(_matches_any, patterns=patterns)
     for name, parameter in backbone.named_parameters():
         if is_frozen(name):
@@ -128,22 +128,6 @@ def add_lora_(network: nn.Module, rank: int, targets: Sequence[str] = ()) -> Non
             f"LoRA has no effect on {first} (+{len(idle) - 1} more): the network reads the weights of these layers "
             "without calling them; name others with --lora-target"
         )
-
-
-def merge_lora_(network: nn.Module) -> None:
-    """Add the adapters of LoRA to the weights and remove them: the network has its plain layers and names again.
-
-    Its outputs are the same up to rounding. Without adapters, nothing changes.
-    """
-    adapted = [name for name, module in network.named_modules() if hasattr(module, "lora_A")]
-    # From the outside in: the adapted attention of torchvision contains another adapted layer.
-    for name in adapted:
-        parent_name, _, own_name = name.rpartition(".")
-        parent = network.get_submodule(parent_name)
-        layer: Any = getattr(parent, own_name, None)
-        if layer is not None and hasattr(layer, "lora_A"):
-            layer.merge()
-            setattr(parent, own_name, layer.get_base_layer())
 
 
 def checkpoint_gradients_(network: nn.Module) -> None:
@@ -221,42 +205,40 @@ def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(pattern == ALL or _matches(name, pattern) for pattern in patterns)
 
 
-def _list_parts(backbone: nn.Module) -> list[str]:
-    """Return the names at the top that have parameters; of a list of layers, those of its entries."""
-    parts: list[str] = []
+def _unknown_part(backbone: nn.Module, pattern: str) -> DomainwiseError:
+    """Return the error for a name that no parameter has; it lists those at the top, and how many entries lists have."""
+    parts: dict[str, list[str]] = {}
     for name, _ in backbone.named_parameters():
         first, *rest = name.split(".")
-        is_entry = rest and rest[0].isdigit()
-        parts.append(f"{first}.{rest[0]}" if is_entry else first)
-    return list(dict.fromkeys(parts))
+        entries = parts.setdefault(first, [])
+        if rest and rest[0].isdigit() and f"{first}.{rest[0]}" not in entries:
+            entries.append(f"{first}.{rest[0]}")
+    listed = [f"{first} ({entries[0]} to {entries[-1]})" if entries else first for first, entries in parts.items()]
+    return unknown_choice("part to freeze", pattern, [ALL, *parts], ", ".join((ALL, *listed)))
 
 
 def _find_targets(backbone: nn.Module, targets: Sequence[str]) -> list[str]:
-    attention = {
-        name
-        for name, module in backbone.named_modules()
-        if any(word in name.rpartition(".")[2].lower() for word in _ATTENTION)
-        or isinstance(module, nn.MultiheadAttention)
-    }
+    """Return the names of the linear layers that get an adapter."""
+    # torch's own attention reads the weights of the layers inside.
     whole = [name for name, module in backbone.named_modules() if isinstance(module, nn.MultiheadAttention)]
-    # The layers inside torch's attention are not called; peft adapts it as a whole.
     linear = [
         name
         for name, module in backbone.named_modules()
         if isinstance(module, nn.Linear) and name.rpartition(".")[0] not in whole
     ]
-    choices = [name for name, _ in backbone.named_modules() if name in whole or name in linear]
-    if not targets:
-        found = [name for name in choices if name in whole or name.rpartition(".")[0] in attention]
-        if not found:
-            raise DomainwiseError(
-                "LoRA adapts the attention of transformers, and this network has none; name layers with --lora-target"
-            )
-        return found
     for target in targets:
-        if not any(_matches(name, target) for name in choices):
-            raise unknown_choice("linear layer", target, choices)
-    return [name for name in choices if _matches_any(name, targets)]
+        if not any(_matches(name, target) for name in linear):
+            raise unknown_choice("linear layer", target, linear)
+    if targets:
+        return [name for name in linear if _matches_any(name, targets)]
+    parents = {name: name.rpartition(".")[0].rpartition(".")[2].lower() for name in linear}
+    found = [name for name in linear if any(word in parents[name] for word in _ATTENTION)]
+    if not found:
+        raise DomainwiseError(
+            "LoRA adapts the linear layers of attention, and this network calls none; use a transformer of timm, or "
+            "name layers with --lora-target"
+        )
+    return found
 
 
 def _import_peft() -> Any:

@@ -18,7 +18,6 @@ from domainwise.networks.finetuning import (
     count_parameters,
     decay_learning_rates_,
     freeze_,
-    merge_lora_,
 )
 from domainwise.networks.stages import count_stages_above
 
@@ -77,9 +76,13 @@ def test_frozen_layers_and_their_statistics_stay(patterns: list[str], is_frozen:
 
 
 def test_a_name_that_freezes_nothing_is_an_error_with_the_names() -> None:
-    with pytest.raises(DomainwiseError, match=r"unknown part to freeze 'layer9'; did you mean 'layer\d'\?.*conv1, bn1"):
+    with pytest.raises(
+        DomainwiseError, match=r"unknown part to freeze 'layer9'; did you mean 'layer\d'\?.*conv1, bn1, layer1"
+    ):
         freeze_(build("resnet18"), ["layer9"])
-    with pytest.raises(DomainwiseError, match=r"unknown part to freeze 'head'.*blocks\.0, blocks\.1"):
+    with pytest.raises(
+        DomainwiseError, match=r"unknown part to freeze 'head'.*blocks \(blocks\.0 to blocks\.5\), norm"
+    ):
         freeze_(build(VIT), ["head"])
     with pytest.raises(DomainwiseError, match="freeze needs a network with a featurizer"):
         freeze_(nn.Linear(3, 2), ["all"])
@@ -170,10 +173,9 @@ def test_stages_are_counted_in_the_order_of_calls() -> None:
     assert all(module.training for module in featurizer.modules())
 
 
-@pytest.mark.parametrize("name", [VIT, "vit_b_32"])
-def test_adapters_change_nothing_at_first_and_alone_are_trained(name: str) -> None:
+def test_adapters_change_nothing_at_first_and_alone_are_trained() -> None:
     pytest.importorskip("peft")
-    network = build(name).eval()
+    network = build(VIT).eval()
     plain = copy.deepcopy(network)
     add_lora_(network, 2)
     x = images(2)
@@ -187,16 +189,12 @@ def test_adapters_change_nothing_at_first_and_alone_are_trained(name: str) -> No
     # A is multiplied by B, which starts as 0, so it has no gradient yet.
     assert changed == {each for each in before if "lora_B" in each or each.startswith("classifier.")}
     adapted = [each for each in before if "lora_B" in each]
-    blocks = 6 if name == VIT else 12
-    assert len(adapted) == 2 * blocks
+    assert len(adapted) == 2 * 6
     network.eval()
     with torch.no_grad():
         logits = network(x)
         plain.classifier.load_state_dict(network.classifier.state_dict())
         assert (logits - plain(x)).abs().max() > 1e-4
-        merge_lora_(network)
-        torch.testing.assert_close(network(x), logits, rtol=1e-4, atol=1e-4)
-    assert network.state_dict().keys() == plain.state_dict().keys()
 
 
 def test_adapters_on_named_layers() -> None:
@@ -207,7 +205,9 @@ def test_adapters_on_named_layers() -> None:
     assert len(adapted) == 2 * 6 + 1
     with pytest.raises(DomainwiseError, match=r"unknown linear layer 'blocks\.0\.attn\.qqv'; did you mean"):
         add_lora_(build(VIT), 2, ["blocks.0.attn.qqv"])
-    with pytest.raises(DomainwiseError, match="LoRA adapts the attention of transformers, and this network has none"):
+    with pytest.raises(
+        DomainwiseError, match="LoRA adapts the linear layers of attention, and this network calls none"
+    ):
         add_lora_(build("resnet18"), 2)
 
 

@@ -1,7 +1,6 @@
 """Runs that fine-tune a part of a network: they resume to the bit, load, and predict; and mixed precision."""
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def test_one_pattern_may_be_given_as_a_string() -> None:
     assert RunConfig(freeze="all").freeze == ("all",)
 
 
-def test_a_run_with_adapters_resumes_to_the_bit_and_loads(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+def test_a_run_with_adapters_resumes_to_the_bit_and_loads(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     settings = {**VIT, "lora": 2, "layer_decay": 0.8, "average": "ema", "lr_schedule": "cosine"}
     counts: list[tuple[int, int]] = []
@@ -72,9 +71,8 @@ def test_a_run_with_adapters_resumes_to_the_bit_and_loads(tmp_path: Path, domain
 
 def test_recomputing_activations_is_not_part_of_what_a_run_is(tmp_path: Path) -> None:
     settings = {"network": "resnet18", "weights": "none", "steps": 2, "record_every": 1}
-    plain = tiny_run(tmp_path / "plain", **settings, stop_after=1)
-    saving = tiny_run(tmp_path / "saving", **settings, gradient_checkpointing=True, stop_after=1)
-    assert len(plain.records) == len(saving.records) == 1
+    tiny_run(tmp_path / "plain", **settings, stop_after=1)
+    tiny_run(tmp_path / "saving", **settings, gradient_checkpointing=True, stop_after=1)
     tiny_run(tmp_path / "plain", **settings, gradient_checkpointing=True)
     tiny_run(tmp_path / "saving", **settings)
     assert not find_differences(read_outcome(tmp_path / "plain"), read_outcome(tmp_path / "saving"))
