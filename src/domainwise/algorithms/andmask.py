@@ -35,6 +35,7 @@ class ANDMask(Algorithm):
 
     group = "optimization"
     source = "Parascandolo et al. 2020"
+    supports_scaling = False
     min_domains = 2
     Hparams = ANDMaskHparams
     hparams: ANDMaskHparams

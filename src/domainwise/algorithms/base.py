@@ -7,11 +7,14 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Adam, Optimizer
 
 from domainwise.algorithms.sharpness import Sharpness
+from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams as CommonHparams
 from domainwise.networks import Network
+from domainwise.networks.finetuning import find_lr_scales
 from domainwise.perturbations.device import send_to
 from domainwise.perturbations.distributed import average_gradients_
 
@@ -107,6 +110,8 @@ class Algorithm(nn.Module, ABC):
     run_defaults: ClassVar[Mapping[str, Any]] = {}
     # Whether the method accesses the network's featurizer and classifier separately.
     needs_features: ClassVar[bool] = False
+    # Whether `descend_` computes all gradients that move the network, so that fp16 can scale its losses.
+    supports_scaling: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -140,6 +145,8 @@ class Algorithm(nn.Module, ABC):
         self.updates = 0  # counted by methods that follow a schedule
         # What all learning rates are multiplied by, for schedules.
         self.lr_factor = 1.0
+        # Scales losses so that their gradients do not underflow in half precision (fp16).
+        self.scaler: GradScaler | None = None
         # Seed of dropout, and whatever else the network itself draws in an update; None leaves torch's state alone.
         self.dropout_seed: int | None = None
         self.optimizer: Optimizer = self.build_optimizer(network.parameters())
@@ -191,10 +198,18 @@ class Algorithm(nn.Module, ABC):
         weight_decay: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> Adam:
-        """Return an Adam optimizer. By default, `lr` and `weight_decay` are the hyperparameters of that name."""
+        """Return an Adam optimizer. By default, `lr` and `weight_decay` are the hyperparameters of that name.
+
+        If the network's learning rates depend on the depth, there is one parameter group per rate.
+        """
+        lr = self.hparams.lr if lr is None else lr
+        scales = find_lr_scales(self)
+        groups: dict[float, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            groups.setdefault(scales.get(parameter, 1.0), []).append(parameter)
         return Adam(
-            parameters,
-            lr=self.hparams.lr if lr is None else lr,
+            [{"params": each, "lr": scale * lr} for scale, each in groups.items()],
+            lr=lr,
             betas=betas,
             weight_decay=self.hparams.weight_decay if weight_decay is None else weight_decay,
             fused=True,
@@ -205,9 +220,15 @@ class Algorithm(nn.Module, ABC):
         optimizers = optimizers or (self.optimizer,)
         for optimizer in optimizers:
             optimizer.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            self.step_(optimizer)
+        if self.scaler is None:
+            loss.backward()
+            for optimizer in optimizers:
+                self.step_(optimizer)
+            return
+        self.scaler.scale(loss).backward()
+        stepped = [self.step_(optimizer, is_scaled=True) for optimizer in optimizers]
+        if any(stepped):
+            self.scaler.update()
 
     def minimize_(self, compute: Callable[[], Objective]) -> Measurements:
         """Take one step on the loss that `compute` returns, and return what it reports."""
@@ -226,6 +247,16 @@ class Algorithm(nn.Module, ABC):
         if self.dropout_seed is not None:
             torch.manual_seed(self.dropout_seed + index)
 
+    def scale_losses_(self, scaler: GradScaler) -> None:
+        """Scale the losses of all steps from now on, for training in fp16; the scaler becomes a part of the state."""
+        if not self.supports_scaling or self.sharpness is not None:
+            raise self._scaling_error()
+        self.scaler = scaler
+
+    def _scaling_error(self) -> DomainwiseError:
+        method = "SAM" if self.sharpness is not None else type(self).__name__
+        return DomainwiseError(f"{method} computes gradients of its own and does not support fp16; use bf16 or fp32")
+
     def apply_gradients_(self, gradients: Iterable[Tensor]) -> None:
         """Take one step of the network's optimizer along the given gradients of its trainable parameters."""
         for parameter, gradient in zip(trainable_parameters(self.network).values(), gradients, strict=True):
@@ -234,19 +265,36 @@ class Algorithm(nn.Module, ABC):
             parameter.grad = gradient if is_aligned else torch.empty_like(parameter).copy_(gradient)
         self.step_(self.optimizer)
 
-    def step_(self, optimizer: Optimizer) -> None:
-        """Average the gradients over ranks and step. All optimizer steps of all methods go through here."""
-        average_gradients_(parameter for group in optimizer.param_groups for parameter in group["params"])
-        if self.lr_factor != 1:
-            for group in optimizer.param_groups:
+    def step_(self, optimizer: Optimizer, *, is_scaled: bool = False) -> bool:
+        """Average the gradients over ranks and step. All optimizer steps of all methods go through here.
+
+        Args:
+            is_scaled: The gradients are those of a loss that `scaler` has scaled. If one is infinite or not a number,
+                nothing changes; the averages are the same on all ranks, and so is the decision.
+
+        Returns:
+            Whether there are gradients to step along.
+        """
+        if self.scaler is not None and not is_scaled:
+            raise self._scaling_error()
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        average_gradients_(parameters)
+        for group in optimizer.param_groups:
+            if self.lr_factor != 1 or "initial_lr" in group:
                 group["lr"] = self.lr_factor * group.setdefault("initial_lr", group["lr"])
-        optimizer.step()
+        has_gradients = any(parameter.grad is not None for parameter in parameters)
+        if self.scaler is None:
+            optimizer.step()
+        elif has_gradients:
+            self.scaler.step(optimizer)
+        return has_gradients
 
     def get_extra_state(self) -> dict[str, Any]:
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers().items()},
             "generator": None if self.generator is None else self.generator.get_state(),
             "updates": self.updates,
+            **({} if self.scaler is None else {"scaler": self.scaler.state_dict()}),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -258,6 +306,8 @@ class Algorithm(nn.Module, ABC):
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
         self.updates = state["updates"]
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
 
     def optimizers(self) -> dict[str, Optimizer]:
         """Return every attribute that is an optimizer, so that none can be missing from the state."""

@@ -26,6 +26,7 @@ class IGA(LossAlgorithm):
 
     group = "invariance"
     source = "Koyama and Yamaguchi 2020"
+    supports_scaling = False
     min_domains = 2
     Hparams = IGAHparams
     hparams: IGAHparams

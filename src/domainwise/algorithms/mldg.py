@@ -41,6 +41,7 @@ class MLDG(Algorithm):
 
     group = "meta-learning"
     source = "Li et al. 2018 (AAAI)"
+    supports_scaling = False
     min_domains = 2
     Hparams = MLDGHparams
     hparams: MLDGHparams

@@ -33,6 +33,7 @@ class NCDG(LossAlgorithm):
 
     group = "augmentation"
     source = "Tian et al. 2022"
+    supports_scaling = False
     Hparams = NCDGHparams
     hparams: NCDGHparams
 

@@ -147,7 +147,7 @@ def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[
         settings["dataset_options"] = {**shortcuts, **options}
     if "average_options" in settings:
         settings["average_options"] = parse_literals(settings["average_options"] or [], "--average-option")
-    for name in ("train_domains", "test_domains", "metrics"):
+    for name in ("train_domains", "test_domains", "metrics", "freeze", "lora_targets"):
         if name in settings:
             settings[name] = tuple(settings[name] or ())
     if is_default_none:

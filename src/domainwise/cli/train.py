@@ -36,6 +36,8 @@ domainwise train --dataset path/to/images --test-domain night --image-size 96 --
 
 domainwise train --algorithm my_package.my_module:MyMethod
 
+domainwise train --dataset pacs --test-domain sketch --backbone timm:vit_small_patch16_dinov3 --lora 8
+
 torchrun --nproc-per-node 4 -m domainwise train --dataset pacs --test-domain sketch --batch-size 64
 """
 
@@ -80,6 +82,7 @@ def run_training(config: RunConfig, quiet: bool, **placement: Any) -> None:
         result = training.train(
             config,
             on_data=on_data,
+            on_network=bar.on_network,
             on_start=bar.on_start,
             on_step=bar.on_step,
             on_record=bar.on_record,
@@ -113,6 +116,10 @@ class _TrainProgress:
         self.data.stop()
         if self.progress.tasks:
             self.progress.stop()
+
+    def on_network(self, parameters: int, trained: int) -> None:
+        if trained < parameters:
+            self.console.print_line(f"training {trained:,} of {parameters:,} parameters ({trained / parameters:.1%})")
 
     def on_start(self, config: RunConfig, step: int) -> None:
         assert config.batch_size is not None

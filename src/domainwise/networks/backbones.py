@@ -52,10 +52,10 @@ class Backbone(nn.Module):
 
     def train(self, mode: bool = True) -> "Backbone":
         super().train(mode)
-        if self.batch_norm == "frozen":
-            for module in self.modules():
-                if isinstance(module, AnyBatchNorm):
-                    module.eval()
+        for module in self.modules():
+            is_frozen = self.batch_norm == "frozen" or getattr(module, "keeps_statistics", False)
+            if isinstance(module, AnyBatchNorm) and is_frozen:
+                module.eval()
         return self
 
     def forward(self, x: Tensor) -> Tensor:

@@ -33,6 +33,41 @@ def find_stages(featurizer: nn.Module, x: Tensor) -> dict[str, torch.Size]:
         x: A batch of several images, (b, ...).
     """
     shapes = _trace_shapes(featurizer, x)
+    ends = _find_ends(_split(featurizer, shapes), shapes)
+    if len(ends) > MAX_STAGES:
+        ends = [ends[index * (len(ends) - 1) // (MAX_STAGES - 1)] for index in range(MAX_STAGES)]
+    return {name: shapes[name] for name in ends}
+
+
+def count_stages_above(featurizer: nn.Module, x: Tensor) -> dict[str, int]:
+    """Return the number of stages from each parameter's own to the last, which has 1.
+
+    Stages are those of `find_stages` before five of them are chosen: of a vision transformer the patch embedding and
+    every block. What follows the last stage, such as a final norm, belongs to it. Parameters that no stage calls, such
+    as position embeddings, belong to the stage of the parameter before them, the first ones to the first stage.
+
+    Args:
+        featurizer: In any mode, which it keeps.
+        x: As for `find_stages`.
+    """
+    modes = [(part, part.training) for part in featurizer.modules()]
+    shapes = _trace_shapes(featurizer.eval(), x)
+    for part, was_training in modes:
+        part.training = was_training
+    parts = _split(featurizer, shapes)
+    order = {name: place for place, name in enumerate(shapes)}
+    ends = [order[name] for name in _find_ends(parts, shapes)]
+    above = {name: max(1, sum(end >= order[name] for end in ends)) for name, _ in parts if name in shapes}
+    counts: dict[str, int] = {}
+    count = len(ends)
+    for name, _ in featurizer.named_parameters():
+        count = next((above[part] for part in above if not part or name.startswith(f"{part}.")), count)
+        counts[name] = count
+    return counts
+
+
+def _split(featurizer: nn.Module, shapes: Mapping[str, torch.Size]) -> list[Part]:
+    """Return the parts of the featurizer, split until there are five stages or no part is the largest by far."""
     parts: list[Part] = [("", featurizer)]
     while len(_find_ends(parts, shapes)) < MAX_STAGES:
         largest = max(parts, key=_count_parameters)
@@ -42,10 +77,7 @@ def find_stages(featurizer: nn.Module, x: Tensor) -> dict[str, torch.Size]:
             break
         place = parts.index(largest)
         parts[place : place + 1] = children
-    ends = _find_ends(parts, shapes)
-    if len(ends) > MAX_STAGES:
-        ends = [ends[index * (len(ends) - 1) // (MAX_STAGES - 1)] for index in range(MAX_STAGES)]
-    return {name: shapes[name] for name in ends}
+    return parts
 
 
 @contextmanager

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 BatchNorm = Literal["frozen", "live"]
 Evaluate = Literal["selection", "all"]
 Seeding = Literal["common", "domainbed"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 AverageName = Literal["sma", "ema", "swad"]
-LrSchedule = Literal["constant", "plateau"]
+LrSchedule = Literal["constant", "plateau", "cosine"]
 
 
 def setting(
@@ -108,6 +108,43 @@ class RunConfig:
         choices=BatchNorm,
         is_shared=True,
     )
+    freeze: tuple[str, ...] = setting(
+        (),
+        "Do not train this part of the featurizer: the name of a layer or parameter, with * for any characters, or "
+        "`all` (train only the classifier). Repeatable.",
+        is_shared=True,
+    )
+    layer_decay: float | None = setting(
+        None,
+        "Layer-wise learning-rate decay: each stage or transformer block learns this many times as fast as the one "
+        "after it; the classifier has the full rate.",
+        low=0,
+        below=1,
+        is_shared=True,
+    )
+    lora: int | None = setting(
+        None,
+        "Train low-rank adapters of this rank (LoRA) and the classifier instead of the whole network; needs "
+        "domainwise[lora].",
+        low=1,
+        is_shared=True,
+    )
+    lora_targets: tuple[str, ...] = setting(
+        (),
+        "Linear layer that gets an adapter, named as for --freeze (default: those of attention). Repeatable.",
+        "--lora-target",
+        is_shared=True,
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        "Recompute activations in the backward pass instead of keeping them: less memory, more time, the same results.",
+        "--gradient-checkpointing",
+        is_shared=True,
+        is_identity=False,
+    )
+    compile: bool = setting(
+        False, "Compile the network with torch.compile; rounding may differ.", "--compile", is_shared=True
+    )
     augment: bool | None = setting(None, "Augment training images (default for photographs).", is_shared=True)
     dataset_options: Mapping[str, Any] = setting(
         dict, "Dataset option as name=value. Repeatable.", "--dataset-option", is_shared=True
@@ -135,10 +172,13 @@ class RunConfig:
     dropout: float = setting(0.0, "Dropout rate before the classifier.", low=0, below=1, is_shared=True)
     lr_schedule: LrSchedule | None = setting(
         None,
-        "Learning rate: `constant` (default) or `plateau` (divided by 10 when the holdout loss has not fallen for two "
-        "records; the third time ends training).",
+        "Learning rate: `constant` (default), `cosine` (falls to 0 along half a cosine) or `plateau` (divided by 10 "
+        "when the holdout loss has not fallen for two records; the third time ends training).",
         choices=LrSchedule,
         is_shared=True,
+    )
+    lr_warmup: int = setting(
+        0, "Number of updates in which the learning rate first rises linearly (warm-up).", low=0, is_shared=True
     )
     average: AverageName | None = setting(
         None,
@@ -187,7 +227,12 @@ class RunConfig:
         "by commas. Training does not change.",
         is_shared=True,
     )
-    precision: Precision = setting("fp32", "Floating-point precision: fp32 or bf16.", choices=Precision, is_shared=True)
+    precision: Precision = setting(
+        "fp32",
+        "Floating-point precision: fp32, bf16, or fp16 (CUDA only, with a scaled loss).",
+        choices=Precision,
+        is_shared=True,
+    )
     name: str | None = setting(
         None, "Name of your own dataset in records and folders (default: that of its folder, file or function)."
     )
@@ -240,6 +285,15 @@ class RunConfig:
             self.network_builder()
         average = self.average or self.algorithm_class().run_defaults.get("average")
         registry.check_average(average, self.average_options)
+        for name in ("freeze", "lora_targets"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+        if self.lora is not None and self.freeze:
+            raise DomainwiseError(
+                "--lora and --freeze exclude each other: with adapters, the backbone is frozen anyway"
+            )
+        if self.lora is None and self.lora_targets:
+            raise DomainwiseError("--lora-target needs --lora and a rank, such as --lora 8")
         if self.sam and self.sagm:
             raise DomainwiseError("--sam and --sagm exclude each other")
 
@@ -324,17 +378,19 @@ OPTION_SETTINGS = tuple(field.name for field in dataclasses.fields(RunConfig) if
 _NEWER = (
     *("attack_radius", "average", "average_options", "sam", "sagm", "sam_radius", "sagm_alpha"),
     *("probe_steps", "probe_lr", "shared_start", "lr_schedule", "refit", "soup", "metrics"),
+    *("freeze", "layer_decay", "lora", "lora_targets", "compile", "lr_warmup"),
 )
 
 
 def newer_defaults() -> dict[str, Any]:
     """Return the values that settings have in runs from before there were these settings."""
     fields = {field.name: field for field in dataclasses.fields(RunConfig)}
-    defaults: list[Any] = [
-        {} if fields[name].default is dataclasses.MISSING else fields[name].default for name in _NEWER
-    ]
+    defaults = {name: fields[name].default for name in _NEWER}
     # Ready for JSON, as an identity is.
-    return {name: [] if value == () else value for name, value in zip(_NEWER, defaults, strict=True)}
+    return {
+        name: {} if default is dataclasses.MISSING else list(default) if isinstance(default, tuple) else default
+        for name, default in defaults.items()
+    }
 
 
 def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:

@@ -38,6 +38,10 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     """Return the context to run updates in; refuse a precision that would kill the process."""
     if precision == "fp32":
         return nullcontext()
+    if precision == "fp16":
+        if device.type != "cuda":
+            raise DomainwiseError(f"precision 'fp16' needs a CUDA device, got {device.type}; use bf16 or fp32")
+        return torch.autocast(device.type, torch.float16)
     if device.type == "cpu" and not _cpu_survives_bf16():
         raise DomainwiseError("precision 'bf16' crashes on this CPU (tested in a child process); use fp32")
     return torch.autocast(device.type, torch.bfloat16)

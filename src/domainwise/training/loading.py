@@ -17,6 +17,7 @@ from domainwise.data.dataset import Roles, Split, assign_roles, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks.backbones import TIMM
+from domainwise.networks.finetuning import prepare_network_
 from domainwise.plugins import find_plugins
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import Record, RunFolder, Which
@@ -61,6 +62,14 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
     try:
         with blame_own_code(build_network, f"network {import_path(config.network or '')} could not be built"):
             network = build_network(data["input_shape"], len(data["classes"]), config.dropout)
+        prepare_network_(
+            network,
+            freeze=config.freeze,
+            layer_decay=config.layer_decay,
+            lora=config.lora,
+            lora_targets=config.lora_targets,
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
         with blame_own_code(method, f"algorithm {method.__name__} could not be built"):
             return method(
                 network,
@@ -257,7 +266,7 @@ def rebuild_algorithm(
     folder = RunFolder(run)
     stored = folder.read_config(to_open=True)
     # The data itself is not needed, and may not be available.
-    settings = {**stored["config"], "dataset": "silhouettes", "weights": None}
+    settings = {**stored["config"], "dataset": "silhouettes", "weights": None, "compile": False}
     _replace_own_code(folder, settings, algorithm, network)
     config = RunConfig.of(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
     config = replace(config, hparams=config.algorithm_class().Hparams.complete(config.hparams))

@@ -323,6 +323,11 @@ def resolve_config(config: RunConfig, dataset: Dataset) -> tuple[RunConfig, Role
         record_every=config.record_every or dataset.record_every,
         batch_size=config.batch_size or int(defaults.get("batch_size", 32)),
     )
+    assert resolved.steps is not None
+    if resolved.lr_warmup >= resolved.steps:
+        raise DomainwiseError(
+            f"lr_warmup must be below the number of steps, {resolved.steps}, got {resolved.lr_warmup}"
+        )
     return dataclasses.replace(resolved, average_options=_resolve_average_options(resolved)), parts
 
 

@@ -1,5 +1,7 @@
-"""Learning rates over a run: constant, falling when the holdout loss no longer does, or repeating an earlier run's."""
+"""Learning rates over a run: a warm-up, then constant, along a cosine, falling when the holdout loss no longer does, or
+repeating an earlier run's."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,25 @@ from domainwise.storage.run_folder import Record
 
 # The reduction at which training ends (ERM++).
 MAX_REDUCTIONS = 3
+
+
+def planned_factor(step: int, steps: int, schedule: str | None, warmup: int) -> float | None:
+    """Return what the learning rates of an update are multiplied by, or None if that is not known in advance.
+
+    With w the warm-up and T the number of steps: (step + 1) / w before step w. From then on, `cosine` is
+    (1 + cos(pi (step - w) / (T - w))) / 2, which would reach 0 at step T, the first that is not trained.
+
+    Args:
+        step: The update, counted from 0.
+        steps: Number of updates of the whole run.
+        schedule: As in `RunConfig.lr_schedule`.
+        warmup: Number of updates in which the rate rises linearly.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+    return None
 
 
 class PlateauSchedule:

@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from domainwise.data.batches import draw_batches
 from domainwise.data.dataset import Split, assign_roles, split_domains
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
+from domainwise.networks.finetuning import compile_, count_parameters, explain_compilation
 from domainwise.perturbations import LowRankPerturbation, MultiplePerturbation, Perturbation
 from domainwise.seeds import seed_hash
 from domainwise.selection.score import selection_score
@@ -38,11 +39,12 @@ from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.loading import build_algorithm, describe_data, extract_method_state, merge_holdouts
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, keep_recorded_name, resolve_config
-from domainwise.training.schedule import PlateauSchedule, read_factors
+from domainwise.training.schedule import PlateauSchedule, planned_factor, read_factors
 from domainwise.training.tracking import check_logger, track_run
 
 # On a device other than the CPU, how many updates may be under way before the host reads what they measured.
 _READ_EVERY = 10
+OnNetwork = Callable[[int, int], None]
 OnStart = Callable[[RunConfig, int], None]
 OnStep = Callable[[int, float], None]
 OnRecord = Callable[[Record], None]
@@ -73,6 +75,7 @@ class Trainer:
 
     Args:
         on_data: called while images are read and decoded, which happens once.
+        on_network: called before `on_start` with the number of the network's parameters, and of those that are trained.
         on_start: called before the first update with the config, every default filled in, and the updates already done.
         on_step: called after every update with the number of updates done and the newest loss that was read: on the
             CPU that of the update; elsewhere every tenth is read, because the device would wait for the host.
@@ -86,6 +89,7 @@ class Trainer:
         config: RunConfig,
         *,
         on_data: OnProgress = ignore_progress,
+        on_network: OnNetwork = _ignore,
         on_start: OnStart = _ignore,
         on_step: OnStep = _ignore,
         on_record: OnRecord = _ignore,
@@ -93,7 +97,8 @@ class Trainer:
         datasets: DatasetCache | None = None,
     ) -> None:
         self.config = config
-        self.on_data, self.on_start, self.on_step, self.on_record = on_data, on_start, on_step, on_record
+        self.on_data, self.on_network, self.on_start = on_data, on_network, on_start
+        self.on_step, self.on_record = on_step, on_record
         self.should_stop = should_stop
         self.datasets = datasets or DatasetCache()
         self.log: OnRecord = _ignore
@@ -112,7 +117,7 @@ class Trainer:
         self.device = pick_device(self.config.device)
         with join_process_group(self.device) as self.world, ExitStack() as stack:
             if not self.world.is_main:
-                self.on_data = self.on_start = self.on_step = self.on_record = _ignore
+                self.on_data = self.on_network = self.on_start = self.on_step = self.on_record = _ignore
             with self.world.synchronize_errors():
                 if self.config.logger is not None:
                     check_logger(self.config.logger)
@@ -145,10 +150,12 @@ class Trainer:
                         self._start_or_restore()
                         if self.config.logger is not None and self.world.is_main:
                             self.log = stack.enter_context(track_run(self.config, is_resumed=self.step > 0))
+                    self.on_network(*count_parameters(self.algorithm.network))
                     self.on_start(self.config, self.step)
                     for record in self.records:
                         self.on_record(record)
-                    self._train(precision)
+                    with explain_compilation() if self.config.compile else nullcontext():
+                        self._train(precision)
             with self.world.synchronize_errors():
                 result = RunResult(self.folder.path, self.config, self._read_complete_records())
                 if self.world.is_main and self.folder.is_done:
@@ -179,6 +186,10 @@ class Trainer:
         data = describe_data(self.dataset, self.roles, self.splits)
         self.algorithm = build_algorithm(self.config, data, self.generators["method"]).to(self.device)
         self.algorithm.network.to(memory_format=torch.channels_last)
+        if self.config.precision == "fp16":
+            self.algorithm.scale_losses_(torch.amp.GradScaler(self.device.type))
+        if self.config.compile:
+            compile_(self.algorithm.network)
         if self.config.average == "swad":
             self._require_holdouts("swad")
         if self.config.refit is not None:
@@ -298,12 +309,17 @@ class Trainer:
             self.unread.clear()
         for step, measurement in enumerate(measured, start=self.step - len(measured)):
             self.loss = measurement["loss"]
-            if not math.isfinite(self.loss):
+            if not math.isfinite(self.loss) and not self._may_recover():
                 raise DomainwiseError(
                     f"training diverged: the loss is {self.loss} at step {step}; try a lower lr or epsilon"
                 )
         self.measurements += measured
         return should_stop
+
+    def _may_recover(self) -> bool:
+        """Return whether updates that overflow are skipped; each halves the scale, and below 1 it is not to blame."""
+        scaler = self.algorithm.scaler
+        return scaler is not None and scaler.get_scale() >= 1
 
     def _draw_batches(self) -> list[tuple[Tensor, Tensor]]:
         # Every rank draws the whole batch, so that their generators stay in step, and keeps its shard.
@@ -366,18 +382,27 @@ class Trainer:
     @property
     def lr_factor(self) -> float:
         """What the method's learning rates are multiplied by; 0 ends training."""
-        return float(self.records[-1].get("lr_factor", 1.0)) if self.records else 1.0
+        if (planned := self._plan_factor()) is not None:
+            return planned
+        # Records during the warm-up have its factors, which are over.
+        has_factor = self.records and self.records[-1]["step"] + 1 >= self.config.lr_warmup
+        return float(self.records[-1].get("lr_factor", 1.0)) if has_factor else 1.0
+
+    def _plan_factor(self) -> float | None:
+        return planned_factor(self.step, self._setting("steps"), self.config.lr_schedule, self.config.lr_warmup)
 
     def _adjust_learning_rate(self) -> dict[str, float]:
         """Return what a record says about the learning rate of the updates after it; nothing if it is constant."""
         if self.config.refit is not None:
             return {"lr_factor": self.factors[self.step - 1]} if self.step - 1 in self.factors else {}
+        planned = self._plan_factor()
         if self.schedule is None:
-            return {}
+            is_constant = planned is None and not self.config.lr_warmup
+            return {} if is_constant else {"lr_factor": 1.0 if planned is None else planned}
         loss = self._measure_loss()
-        if not self.algorithm.is_warming_up:
+        if not self.algorithm.is_warming_up and planned is None:
             self.schedule.step(loss)
-        return {"holdout_loss": loss, "lr_factor": self.schedule.factor}
+        return {"holdout_loss": loss, "lr_factor": self.schedule.factor if planned is None else planned}
 
     def _save(self) -> None:
         if self.world.is_main:
@@ -465,6 +490,7 @@ def train(
     config: RunConfig,
     *,
     on_data: OnProgress = ignore_progress,
+    on_network: OnNetwork = _ignore,
     on_start: OnStart = _ignore,
     on_step: OnStep = _ignore,
     on_record: OnRecord = _ignore,
@@ -475,6 +501,7 @@ def train(
     trainer = Trainer(
         config,
         on_data=on_data,
+        on_network=on_network,
         on_start=on_start,
         on_step=on_step,
         on_record=on_record,
@@ -512,8 +539,12 @@ def _snapshot_caveats(algorithm: Algorithm, config: RunConfig) -> list[str]:
 
 def _average_measurements(measurements: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Return the loss and the method's own terms as means over the updates since the last record."""
+    # In fp16, updates whose loss overflows are skipped.
+    finite = [measurement for measurement in measurements if math.isfinite(measurement["loss"])]
+    if not finite:
+        raise DomainwiseError("training diverged: no loss since the last record is finite; try a lower lr or epsilon")
     values: dict[str, list[float]] = {}
-    for measurement in measurements:
+    for measurement in finite:
         for name, value in measurement.items():
             values.setdefault(name, []).append(value)
     terms = {name: math.fsum(each) / len(each) for name, each in values.items()}

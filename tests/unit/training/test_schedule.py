@@ -1,5 +1,6 @@
-"""The plateau schedule: its rule, what it does to the optimizers, and runs that it ends early."""
+"""Learning-rate schedules: their rules, what they do to the optimizers, and runs that a plateau ends early."""
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import DATASETS, tiny_config, tiny_run
+from tiny_runs import DATASETS, find_differences, interrupted_run, read_outcome, tiny_config, tiny_run
 
 from domainwise.algorithms import IRM, Algorithm
 from domainwise.errors import DomainwiseError
@@ -15,6 +16,7 @@ from domainwise.networks import small_cnn
 from domainwise.selection import read_runs
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import train
+from domainwise.training.loading import make_refit_config
 from domainwise.training.schedule import PlateauSchedule, read_factors
 from domainwise.training.trainer import Trainer
 
@@ -149,3 +151,78 @@ def test_an_optimizer_that_is_rebuilt_is_scaled_from_its_first_step_on() -> None
 
 def test_read_factors_skips_runs_with_a_constant_rate() -> None:
     assert read_factors([{"step": 2}, {"step": 4, "lr_factor": 0.1}]) == {4: 0.1}
+
+
+def cosine_by_hand(step: int, steps: int, warmup: int) -> float:
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_warm_up_and_cosine_follow_their_formula(tmp_path: Path, schedule: str) -> None:
+    rates: list[float] = []
+    trainer = Trainer(
+        tiny_config(tmp_path / "run", lr_schedule=schedule, lr_warmup=3),
+        on_step=lambda step, loss: rates.append(trainer.algorithm.optimizer.param_groups[0]["lr"]),
+        datasets=DATASETS,
+    )
+    result = trainer.fit()
+    lr = result.config.hparams["lr"]
+    factors = [cosine_by_hand(step, 7, 3) if schedule == "cosine" or step < 3 else 1.0 for step in range(8)]
+    assert rates == pytest.approx([lr * factor for factor in factors[:7]])
+    # A record has the factor of the update after it; after the last, the cosine has reached 0.
+    expected = {record["step"]: factors[record["step"] + 1] for record in result.records}
+    recorded = {record["step"]: record["lr_factor"] for record in result.records}
+    assert recorded == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "plateau"])
+def test_an_interrupted_schedule_ends_the_same(tmp_path: Path, schedule: str) -> None:
+    settings = {"lr_schedule": schedule, "lr_warmup": 4, "steps": 9, "hparams": {"lr": 0.01}}
+    tiny_run(tmp_path / "whole", **settings)
+    assert interrupted_run(tmp_path / "stopped", **settings) > 2
+    whole, stopped = (read_outcome(tmp_path / name) for name in ("whole", "stopped"))
+    assert not find_differences(whole, stopped)
+
+
+def test_the_plateau_waits_for_the_warm_up(tmp_path: Path) -> None:
+    result = tiny_run(tmp_path / "run", **{**RISING, "lr_warmup": 5})
+    losses = [record["holdout_loss"] for record in result.records]
+    factors = [record["lr_factor"] for record in result.records]
+    steps = [record["step"] for record in result.records]
+    early = sum(step + 1 < 5 for step in steps)
+    assert early >= 2
+    assert factors[:early] == pytest.approx([(step + 2) / 5 for step in steps[:early]])
+    assert factors[early:] == pytest.approx(factors_by_hand(losses[early:]))
+
+
+def test_a_rate_that_rose_to_its_full_height_stays_there(tmp_path: Path) -> None:
+    """Records of the warm-up have its factors, and none follows before the next update."""
+    rates: list[float] = []
+    trainer = Trainer(
+        tiny_config(tmp_path / "run", lr_warmup=4, steps=8, record_every=3),
+        on_step=lambda step, loss: rates.append(trainer.algorithm.optimizer.param_groups[0]["lr"]),
+        datasets=DATASETS,
+    )
+    lr = trainer.fit().config.hparams["lr"]
+    assert rates == pytest.approx([lr * factor for factor in (0.25, 0.5, 0.75, 1, 1, 1, 1, 1)])
+
+
+def test_a_refit_repeats_the_cosine(tmp_path: Path) -> None:
+    first = tiny_run(tmp_path / "run", lr_schedule="cosine", lr_warmup=2)
+    rates: list[float] = []
+    trainer = Trainer(
+        make_refit_config(first.folder, tmp_path / "again"),
+        on_step=lambda step, loss: rates.append(trainer.algorithm.optimizer.param_groups[0]["lr"]),
+        datasets=DATASETS,
+    )
+    second = trainer.fit()
+    lr = first.config.hparams["lr"]
+    assert rates == pytest.approx([lr * cosine_by_hand(step, 7, 2) for step in range(7)])
+    assert [each["lr_factor"] for each in second.records] == [each["lr_factor"] for each in first.records]
+
+
+def test_a_warm_up_as_long_as_the_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="lr_warmup must be below the number of steps, 7, got 7"):
+        tiny_run(tmp_path / "run", lr_warmup=7)
