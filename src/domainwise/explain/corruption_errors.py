@@ -171,8 +171,7 @@ def summarize_corruptions(frame: pl.DataFrame, reference: str | None = None) -> 
         - `clean`: clean accuracy
         - `accuracy`, `error`: mean accuracy and mean error over corruptions and severities
         - `mce`, `relative_mce`: as fractions; null without a reference
-        - `left_out`: corruptions under which the reference loses no accuracy. Their relative CE is undefined, and
-          `relative_mce` is the mean over the others.
+        - `left_out`: corruptions under which the reference loses no accuracy; `relative_mce` is the mean of the others
     """
     clean = frame.filter(corruption=CLEAN).select(*_RUN, clean="accuracy")
     corrupted = frame.filter(pl.col("corruption") != CLEAN).join(clean, on=_RUN, maintain_order="left")

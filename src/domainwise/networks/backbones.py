@@ -1,5 +1,6 @@
 """Classification models of torchvision and timm as featurizers."""
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -178,8 +179,10 @@ def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> 
             raise
         raise mismatch_error(weights, name, str(error).splitlines()[:2][-1].strip().rstrip(".")) from error
     if is_weights_file(weights):
-        # timm silently skips keys that it does not find.
-        state = settings["pretrained_cfg_overlay"]["state_dict"]
+        # timm silently skips keys that it does not find, after it has renamed those of other projects, such as CLIP's.
+        family = sys.modules[timm.model_entrypoint(model_name).__module__]
+        convert = getattr(family, "checkpoint_filter_fn", lambda state, model: state)
+        state = convert(settings["pretrained_cfg_overlay"]["state_dict"], model)
         # `num_batches_tracked` only counts batches and is missing from some files.
         missing = [key for key in model.state_dict() if key not in state and not key.endswith("num_batches_tracked")]
         if missing:

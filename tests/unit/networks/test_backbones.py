@@ -325,6 +325,19 @@ class TestTimm:
         assert larger.featurizer.get_parameter("model.pos_embed").shape[1] - 1 == 36
         assert larger(images(1, 3, 96, 96)).shape == (1, 4)
 
+    def test_image_encoders_of_open_clip_load(self, tmp_path: Path) -> None:
+        theirs = self.original("test_vit", img_size=64, num_classes=0).eval()
+        renamed = {f"visual.trunk.{name}": value for name, value in theirs.state_dict().items()}
+        self.save({**renamed, "logit_scale": torch.ones(())}, tmp_path / "clip.pt")
+        ours = build("timm:test_vit", 64, weights=str(tmp_path / "clip.pt")).eval()
+        x = images(2, 3, 64, 64)
+        with torch.no_grad():
+            torch.testing.assert_close(ours.featurizer(x), theirs((x - 0.5) / 0.5), rtol=1e-4, atol=1e-5)
+        renamed.pop("visual.trunk.blocks.0.norm1.bias")
+        self.save(renamed, tmp_path / "damaged.pt")
+        with pytest.raises(DomainwiseError, match=r"do not match timm:test_vit: missing key blocks\.0\.norm1\.bias"):
+            build("timm:test_vit", 64, weights=str(tmp_path / "damaged.pt"))
+
     def test_frozen_batch_norm(self) -> None:
         network = build("timm:test_efficientnet", 48, batch_norm="frozen").train()
         assert batch_norms(network)

@@ -1,6 +1,8 @@
 """Fine-tuning a network: what is frozen, how fast each stage learns, adapters, and recomputed activations."""
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from domainwise.algorithms import ARM, ERM, MLDG, Algorithm
+from domainwise.algorithms import ARM, ERM, MAT, MLDG, Algorithm
 from domainwise.algorithms.adrmx import ADRMX
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network, build_backbone, small_cnn
@@ -22,6 +24,8 @@ from domainwise.networks.finetuning import (
 from domainwise.networks.stages import count_stages_above
 
 VIT = "timm:test_vit"
+DOCS = Path(__file__).parents[3] / "docs" / "backbones.md"
+RECOMMENDED = re.findall(r"--backbone (timm:\S+\.\S+) --weights pretrained", DOCS.read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +49,8 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def update(network: nn.Module, method: type[Algorithm] = ERM) -> Algorithm:
-    algorithm = method(network, num_domains=2, lr=0.01, generator=torch.Generator().manual_seed(0)).train()
     torch.manual_seed(3)
+    algorithm = method(network, num_domains=2, lr=0.01, generator=torch.Generator().manual_seed(0)).train()
     algorithm.update(batches())
     return algorithm
 
@@ -262,3 +266,29 @@ def test_other_weights_are_differentiated_at_these_weights() -> None:
         loss = functional_call(network, weights, (images(),)).square().sum()
         gradients.append(torch.autograd.grad(loss, list(weights.values())))
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "base" in name else name for name in RECOMMENDED]
+)
+def test_backbones_that_the_docs_recommend(name: str) -> None:
+    size = 112  # patches of 14 and of 16 pixels
+    network = build(name, size)
+    decay_learning_rates_(network, 0.75)
+    rates = {*learning_rates(network, ERM(network, num_domains=2)).values()}
+    assert len(rates) == 1 + 12 + 1  # the embedding, the blocks, the classifier
+
+    pytest.importorskip("peft")
+    add_lora_(network, 2)
+    checkpoint_gradients_(network)
+    before = copy.deepcopy(network.state_dict())
+    algorithm = MAT(network, num_domains=2, lr=0.01, generator=torch.Generator().manual_seed(0)).train()
+    algorithm.update([(images(2, size, seed), torch.tensor([0, 1])) for seed in (1, 2)])
+    assert all(torch.isfinite(value).all() for value in network.state_dict().values())
+    changed = changed_parameters(network, before)
+    assert sum("lora_B" in each for each in changed) >= 12
+    assert all("lora_" in each or each.startswith("classifier") for each in changed)
+
+
+def test_the_docs_recommend_vit_clip_and_dino() -> None:
+    assert all(any(kind in name for name in RECOMMENDED) for kind in ("in21k", "clip", "dinov2", "dinov3"))
