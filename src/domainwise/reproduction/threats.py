@@ -237,10 +237,15 @@ def list_differences(frame: pl.DataFrame) -> dict[tuple[str, str], list[float]]:
 
 
 def compare_with_reference(frame: pl.DataFrame) -> dict[tuple[str, str], Judgement]:
-    """Judge, by row and threat, whether a row of one dataset is above the reference; all of them together."""
+    """Judge, by row and threat, whether a row of one dataset is above the reference; the rows of a threat together."""
     differences = list_differences(frame)
-    judgements = judge_differences({"\n".join(place): values for place, values in differences.items()})
-    return {place: judgements["\n".join(place)] for place in differences}
+    return {
+        (row, threat.name): judgement
+        for threat in THREATS
+        for row, judgement in judge_differences(
+            {row: values for (row, name), values in differences.items() if name == threat.name}
+        ).items()
+    }
 
 
 def correlate_axes(frame: pl.DataFrame) -> dict[tuple[Axis, Axis], Estimate]:
@@ -285,7 +290,7 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
     if judgements := compare_with_reference(frame):
         compared = dict.fromkeys(row for row, _ in judgements)
         note = (
-            "Mean difference per trial. The intervals are right for the whole table with 95 % confidence; ▲ and ▼ mark "
+            "Mean difference per trial. The intervals of a column hold together with 95 % confidence; ▲ and ▼ mark "
             "those that exclude 0. No interval: too few trials."
         )
         tables.append(

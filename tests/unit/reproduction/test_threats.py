@@ -47,14 +47,16 @@ def test_differences_are_paired_by_trial() -> None:
     assert not any(row == "erm" for row, _ in differences)
 
 
-def test_all_differences_are_judged_together() -> None:
-    frame = frame_of({"erm": [0.5, 0.5, 0.5, 0.5], "mat": [0.6, 0.61, 0.59, 0.6]})
+def test_the_rows_of_a_threat_are_judged_together() -> None:
+    undecided = [0.4, 0.6, 0.3, 0.7]
+    frame = frame_of({"erm": [0.5] * 4, "mat": [0.6, 0.61, 0.59, 0.6], "uat": undecided, "at": undecided})
     judgements = compare_with_reference(frame)
-    assert len(judgements) == len(THREATS)
+    assert len(judgements) == 3 * len(THREATS)
     one = judgements["mat", "clean"]
     assert one.estimate == pytest.approx(10)
     assert one.verdict == "holds"
-    assert one.level < 0.05
+    # Three rows; with all threats in one family it would be far less.
+    assert 0.05 / 6 <= one.level < 0.05
 
 
 def test_ranks_of_rows_are_correlated_within_each_trial() -> None:
