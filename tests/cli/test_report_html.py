@@ -136,7 +136,7 @@ def test_pictures_of_the_selected_models(tmp_path: Path) -> None:
     result = invoke(tmp_path / "sweep", "-o", page, "--pictures")
     assert result.exit_code == 0, result.stderr
     assert "Perturbations of uat" in page.read_text()
-    assert page.read_text().count("data:image/png;base64,") == 5
+    assert page.read_text().count("data:image/png;base64,") == 6
 
 
 def test_pictures_that_could_not_be_drawn(sweep: Path, tmp_path: Path) -> None:

@@ -52,17 +52,22 @@ def find_metric(name: str) -> Metric:
     """Return the metric of a table, or raise an error that lists the choices."""
     if name in ("worst", "worst_domain"):
         raise DomainwiseError(f"{name} is a column of every metric, not a metric; add --column worst")
+    if name == "confusion":
+        raise DomainwiseError("confusion is a matrix, not a number: see the page, or evaluate --metrics confusion")
     if name not in METRICS:
         raise unknown_choice("metric", name, METRICS)
     return METRICS[name]
 
 
 def parse_metrics(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the metrics to record, each once and in the order of `RECORDED`; names may be separated by commas."""
+    """Return the metrics to record, each once and in the order of `RECORDED`; names may be separated by commas.
+
+    Accuracy may be among them. It is always recorded.
+    """
     words = names if isinstance(names, Iterable) and not isinstance(names, str) else [names]
-    chosen = [name.strip() for word in words for name in str(word).split(",")]
+    chosen = [name for word in words for name in map(str.strip, str(word).split(",")) if name]
     for name in chosen:
-        if name not in RECORDED:
+        if name not in (ACCURACY.name, *RECORDED):
             raise unknown_choice("metric to record", name, RECORDED)
     return tuple(name for name in RECORDED if name in chosen)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from domainwise.errors import DomainwiseError
 from domainwise.selection import METRICS, SELECTIONS, build_frame, select_models
-from domainwise.selection.metrics import RECORDED, find_metric
+from domainwise.selection.metrics import RECORDED, find_metric, parse_metrics
 from selection_by_hand import Record, random_sweep, run_name
 
 NUMBERS = ("training", "training_error", "attacked", "validation", "main", "holdout")
@@ -80,3 +80,14 @@ def test_names() -> None:
         find_metric("worst_domain")
     assert METRICS["ece"].describe("Highest mean accuracy.") == "Lowest mean ECE."
     assert METRICS["macro_f1"].describe("Accuracy, lowest accuracy") == "Macro-F1, lowest macro-F1"
+
+
+def test_accuracy_may_be_named_among_the_metrics_to_record() -> None:
+    assert parse_metrics("accuracy, ece,macro_f1,") == ("macro_f1", "ece")
+    with pytest.raises(DomainwiseError, match=r"^unknown metric to record 'f1'"):
+        parse_metrics("accuracy,f1")
+
+
+def test_a_matrix_is_not_a_column_of_a_table() -> None:
+    with pytest.raises(DomainwiseError, match=r"^confusion is a matrix, not a number"):
+        find_metric("confusion")

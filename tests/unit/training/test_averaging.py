@@ -132,10 +132,10 @@ def test_records_and_weights_are_those_of_the_average(averaged: tuple[str, Obser
         for key, value in kept.items():
             torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6)
         algorithm.network.load_state_dict(kept)
-        accuracy = evaluate(
+        evaluation = evaluate(
             *(algorithm, trainer.dataset, trainer.splits, trainer.roles, "all", torch.device("cpu"), World())
         )
-        assert record["accuracy"] == accuracy
+        assert record["accuracy"] == evaluation["accuracy"]
     assert not torch.equal(run.kept[-1]["classifier.weight"], run.states[-1]["classifier.weight"])
     assert not torch.equal(run.kept[-1]["featurizer.1.running_mean"], run.states[-1]["featurizer.1.running_mean"])
     scores = [selection_score(record) for record in run.result.records]
@@ -242,7 +242,7 @@ def test_a_checkpoint_without_an_average_is_an_error(tmp_path: Path) -> None:
         ({"sam": True, "sagm": True}, "--sam and --sagm exclude each other"),
         ({"sam": True, "sam_radius": -1.0}, "sam_radius must be a number of at least 0"),
         ({"probe_steps": 0}, "probe_steps must be an integer of at least 1, got 0"),
-        ({"lr_schedule": "cosine"}, "unknown lr_schedule 'cosine'"),
+        ({"lr_schedule": "cosin"}, "unknown lr_schedule 'cosin'; did you mean 'cosine'"),
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.reports.cells import Cell, Column, Grid, Row, Table, estimate_cell, mark_best
 from domainwise.reports.html import svg
 from domainwise.reports.html.page_data import PageData
-from domainwise.selection.metrics import METRICS, read_values
+from domainwise.selection.metrics import ACCURACY, METRICS, read_values
 from domainwise.storage.run_folder import Record
 
 MAX_CLASSES = 65
@@ -47,7 +47,7 @@ class Confusion:
         return len(self.classes) <= MAX_CLASSES
 
     def list_classes(self) -> list[tuple[str, int, float | None, str]]:
-        """Return name, number of images, recall in percent, and what it is taken for most often, of each class."""
+        """Return, per class, its name, number of images, recall in percent, and most frequent wrong prediction."""
         rows = []
         for index, (name, row) in enumerate(zip(self.classes, self.counts.tolist(), strict=True)):
             images, wrong = sum(row), [*row[:index], 0, *row[index + 1 :]]
@@ -58,21 +58,20 @@ class Confusion:
 
 
 def read_selected_records(data: PageData, selected: Mapping[str, pl.DataFrame]) -> dict[tuple[str, int], Record]:
-    """Return the records of all selected models that have other metrics than accuracy."""
+    """Return the records of all selected models, or none if they only have accuracy."""
     chosen = {(run, step) for models in selected.values() for run, step in models.select("run", "step").iter_rows()}
     runs = {run for run, _ in chosen}
+    sources = [stored for stored in data.runs.stored if str(stored.path) in runs and not stored.is_domainbed]
+    if not any(stored.config["config"].get("metrics") for stored in sources):
+        return {}
     records: dict[tuple[str, int], Record] = {}
-    for stored in data.runs.stored:
+    for stored in sources:
         name = str(stored.path)
-        if name not in runs or stored.is_domainbed or not stored.config["config"].get("metrics"):
-            continue
         try:
             own = stored.read_records()[0]
         except DomainwiseError:  # the notes report it
             continue
-        records |= {
-            (name, each["step"]): each for each in own if (name, each["step"]) in chosen and each.get("metrics")
-        }
+        records |= {(name, each["step"]): each for each in own if (name, each["step"]) in chosen}
     return records
 
 
@@ -116,7 +115,8 @@ def _average_trials(values: Sequence[tuple[int, float | None]], metric: str) -> 
     by_trial: dict[int, list[float]] = {}
     for trial, value in values:
         if value is None:
-            return Cell(None, reason=f"{metric} was not recorded: train with --metrics {metric}")
+            advice = "" if metric == ACCURACY.name else f": train with --metrics {metric}"
+            return Cell(None, reason=f"{metric} was not recorded{advice}")
         by_trial.setdefault(trial, []).append(value)
     return estimate_cell([float(np.mean(each)) for each in by_trial.values()], "no model selected")
 
@@ -202,7 +202,7 @@ def _draw_fields(
         truth, predicted = confusion.classes[row], confusion.classes[column]
         x, y = left + column * side, top + row * side
         tooltip = (
-            f"{truth} taken for {predicted}: {count} images" if row != column else f"{truth}: {count} images correct"
+            f"{truth} predicted as {predicted}: {count} images" if row != column else f"{truth}: {count} images correct"
         )
         # Half as strong as without numbers, which have to be readable on it.
         style = f"fill-opacity:{share / 2:.3f}"

@@ -42,16 +42,27 @@ def test_all_metrics_and_a_matrix_per_test_domain(tmp_path: Path) -> None:
     assert head is not None
     assert re.findall(r'<th scope="col">(.*?)</th>', head[0]) == ["method", "accuracy", "macro-F1", "ECE"]
     # The mean over trials, and the standard error over two of them.
-    assert [float(value) for value in re.findall(r'data-value="(.*?)"', head[0])] == pytest.approx([70, 25, 17.5])
+    assert [float(value) for value in re.findall(r'data-value="([^"]+)"', head[0])] == pytest.approx([70, 25, 17.5])
     assert '17.5<span class="error"> ± 3.5' in head[0]
     view = page.partition('data-selection="training_domain"')[2].partition('class="view"')[0]
     matrices = re.findall(r"<svg[^>]*Confusion matrix of erm on (\w+) of toy: 65\.0 %.*?</svg>", view, re.DOTALL)
     assert matrices == ["art", "sketch"]
     assert "<title>cow: 16 images correct</title>" in view
-    assert "<title>cow taken for &lt;b&gt;&amp;: 4 images</title>" in view
+    assert "<title>cow predicted as &lt;b&gt;&amp;: 4 images</title>" in view
     assert HOSTILE not in page
     assert '<th scope="row">cow</th><td>20</td><td>80.0</td><td>&lt;b&gt;&amp; (20.0 %)</td>' in view
     assert '<th scope="row">never</th><td>0</td><td>—</td><td></td>' in view
+
+
+def test_methods_without_other_metrics_still_have_their_accuracy(tmp_path: Path) -> None:
+    write_matrices(tmp_path, ["a", "b"], [[1, 0], [0, 1]])
+    for domain in ("art", "sketch"):
+        write_run(tmp_path / f"mat-{domain}", "mat", domain, domains=("art", "sketch"))
+    head = re.search(r"all metrics, selected by training_domain.*?</table>", page_of(tmp_path), re.DOTALL)
+    assert head is not None
+    assert [float(value) for value in re.findall(r'data-value="([^"]+)"', head[0])] == pytest.approx([70, 25, 17.5, 70])
+    assert "accuracy was not recorded" not in head[0]
+    assert "macro_f1 was not recorded: train with --metrics macro_f1" in head[0]
 
 
 @pytest.mark.parametrize(("classes", "is_drawn"), [(2, True), (12, True), (13, True), (65, True), (66, False)])

@@ -119,7 +119,7 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
         write_page(tmp_path / "page.html", [run], model_pictures=True)
     page = (tmp_path / "page.html").read_text()
     assert page.count('<p role="note">This picture could not be drawn: Grad-CAM needs a layer') == 1
-    assert page.count("<img alt=") == 4
+    assert page.count("<img alt=") == 5
 
 
 def test_an_unexpected_error_in_a_picture_is_named(
