@@ -130,14 +130,14 @@ def test_apgd_of_two_classes_says_so(domainwise: Callable[..., Any], runs: Path,
 
 
 def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
-    words = ("-o", tmp_path / "e.png", "--csv", tmp_path / "e.csv", "--markdown")
+    words = ("-o", tmp_path / "e.png", "--csv", tmp_path / "new" / "e.csv", "--markdown")
     result = domainwise("robustness", "--against-epsilon", runs, *words)
     assert result.code == 0, result.err
     assert (tmp_path / "e.png").exists()
     head, _, *rows = result.out.splitlines()
     assert head == "| method | epsilon | shift_0 | shift_8 | average |"
     assert [row.split(" | ")[:2] for row in rows] == [["| erm", ""], ["| uat", "0.5"], ["| uat", "2"]]
-    frame = pl.read_csv(tmp_path / "e.csv")
+    frame = pl.read_csv(tmp_path / "new" / "e.csv")
     assert len(frame) == 6 * 3
 
 
@@ -161,8 +161,12 @@ def test_accuracy_against_epsilon(domainwise: Callable[..., Any], runs: Path, tm
         (("{runs}/erm-0", "--corruptions", "--corruption", "frots"), "did you mean 'frost'"),
         (("{runs}/erm-0", "--corruptions", "--severity", "6"), "from 1 to 5, got 6"),
         (("{runs}/erm-0", "--corruptions", "--reference", "uatt"), "unknown reference 'uatt'"),
-        (("{runs}/erm-0", "--corruptions", "--against-epsilon"), "exclude each other"),
-        (("{runs}/erm-0", "--severity", "1"), "need --corruptions"),
+        (("{runs}/erm-0", "--corruptions", "--against-epsilon"), "cannot be used together"),
+        (("{runs}/erm-0", "--severity", "1"), "--severity needs --corruptions"),
+        (("{runs}/erm-0", "--corruptions", "--restarts", "2"), "--restarts has no effect with --corruptions"),
+        (("{runs}", "--against-epsilon", "--domain", "shift_0"), "--domain has no effect with --against-epsilon"),
+        (("{runs}/erm-0", "--attack", "pgd", "--epsilon", "8"), "must be at most 1 for norm='linf', got 8; did you"),
+        (("{runs}/erm-0", "--attack-step-size", "0"), "step size of an attack must be above 0"),
     ],
 )
 def test_errors_are_one_line(

@@ -256,7 +256,7 @@ def test_recommend_needs_a_grid(domainwise: Cli, tmp_path: Path) -> None:
         (["--grid", "count=1,two"], "hyperparameter count must be an integer, got 'two'"),
         (["--grid", "epsilon=.5,0.50"], "duplicate values in the grid for epsilon: 0.5, 0.5"),
         (["--grid", "epsilon=1", "--grid", "epsilon=2"], "--grid epsilon is given twice; list all its values in one"),
-        (["--grid", "epsilon=.1", "--draws", "1"], "--draws and --grid exclude each other"),
+        (["--grid", "epsilon=.1", "--draws", "1"], "--draws and --grid cannot be used together"),
         (["--grid", "epsilon=.1", "-H", "epsilon=2"], "epsilon is both fixed (2.0) and in the grid (0.1)"),
         (
             ["--attack-radius", "-1 rms"],

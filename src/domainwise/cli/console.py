@@ -233,6 +233,7 @@ def write_csv(path: Path, frame: "pl.DataFrame") -> None:
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, frame.with_columns(texts).write_csv().encode())
 
 

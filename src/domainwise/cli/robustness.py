@@ -1,6 +1,7 @@
 """`domainwise robustness`: accuracy of trained models under attack or corruption, or by the epsilon of training."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -20,6 +21,7 @@ from domainwise.errors import DomainwiseError
 
 if TYPE_CHECKING:
     import polars as pl
+    from matplotlib.figure import Figure
 
     from domainwise.explain.runs import CorruptedAccuracy
     from domainwise.perturbations.base import Norm
@@ -74,10 +76,15 @@ def robustness(
         typer.Option(help="Step size (default: epsilon / 4 for pgd, 2.5 epsilon / steps for domain and sample)."),
     ] = None,
     restarts: Annotated[
-        int, typer.Option(help="Random starts of sample, pgd, apgd and apgd-t; the worst counts, image by image.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Random starts of sample, pgd, apgd and apgd-t (default: 1); the worst counts, image by image."
+        ),
+    ] = None,
     images: Annotated[int, typer.Option(help="Maximum number of images per domain.")] = 500,
-    which: Annotated[str, typer.Option(help="Model of each run: best (as selected) or last.")] = "best",
+    which: Annotated[
+        str, typer.Option(help="Model of each run: best (as selected), last or start (with --shared-start).")
+    ] = "best",
     seed: Annotated[int, typer.Option(help="Seed for the random starts of attacks.")] = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Figure to write: png, svg or pdf.")] = Path(
         "robustness.png"
@@ -126,16 +133,29 @@ def robustness(
     )
     from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES
     from domainwise.explain.robustness import DEFAULT_ATTACKS
-    from domainwise.figures import check_figure_format, write_figure
+    from domainwise.figures import check_figure_format
 
     check_figure_format(output)
+    of_attacks = {
+        "--attack": attack,
+        "--norm": norm,
+        "--epsilon": epsilon,
+        "--attack-steps": attack_steps,
+        "--attack-step-size": attack_step_size,
+        "--restarts": restarts,
+    }
+    of_corruptions = {"--corruption": corruption, "--severity": severity, "--reference": reference}
+    if corruptions and against_epsilon:
+        raise DomainwiseError("--corruptions and --against-epsilon cannot be used together")
+    if corruptions:
+        _refuse(of_attacks, "has no effect with --corruptions; run the command twice to measure both")
+    else:
+        _refuse(of_corruptions, "needs --corruptions")
+    if against_epsilon:
+        _refuse({"--domain": domain, **of_attacks}, "has no effect with --against-epsilon, which does not attack")
     if quiet:
         warnings.simplefilter("ignore")
     if corruptions:
-        if against_epsilon:
-            raise DomainwiseError("--corruptions and --against-epsilon exclude each other")
-        if attack or epsilon or norm:
-            raise DomainwiseError("--attack, --epsilon and --norm have no effect with --corruptions; run both in turn")
         with DataProgress(make_console(quiet, stderr=True)) as progress:
             corrupted = corrupt_runs(
                 run,
@@ -153,18 +173,13 @@ def robustness(
                 device=device,
                 on_progress=progress.report,
             )
-        write_figure(output, plot_corruptions(corrupted.measurements))
-        if csv is not None:
-            write_csv(csv, corrupted.measurements)
+        # Print first: nothing is lost if a file cannot be written.
         if as_json:
             print_json({"summary": corrupted.summary.to_dicts(), "measurements": corrupted.measurements.to_dicts()})
         elif not quiet:
             _print_corruptions(corrupted, markdown, reference)
-        if not quiet:
-            _print_written(output, csv)
+        _write(output, plot_corruptions(corrupted.measurements), csv, corrupted.measurements, quiet)
         return
-    if corruption or severity or reference:
-        raise DomainwiseError("--corruption, --severity and --reference need --corruptions")
     if against_epsilon:
         frame = read_accuracy_by_epsilon(run)
         figure, (header, rows) = plot_accuracy_by_epsilon(frame), _format_epsilons(frame)
@@ -178,7 +193,7 @@ def robustness(
                 epsilons=epsilon or (),
                 steps=attack_steps,
                 step_size=attack_step_size,
-                restarts=restarts,
+                restarts=1 if restarts is None else restarts,
                 images=images,
                 which=cast("Which", which),
                 seed=seed,
@@ -190,19 +205,28 @@ def robustness(
                 on_progress=progress.report,
             )
         figure, (header, rows) = plot_robustness(frame), _format_attacks(frame)
-    write_figure(output, figure)
-    if csv is not None:
-        write_csv(csv, frame)
     if as_json:
         print_json(frame.to_dicts())
     elif not quiet:
         print_table(header, rows, len(header) - (1 if against_epsilon else 4), is_markdown=markdown)
+    _write(output, figure, csv, frame, quiet)
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Raise an error if one of these options is given: ignoring it would mislead."""
+    for name, value in options.items():
+        if value is not None:
+            raise DomainwiseError(f"{name} {why}")
+
+
+def _write(output: Path, figure: "Figure", csv: Path | None, frame: "pl.DataFrame", quiet: bool) -> None:
+    from domainwise.figures import write_figure
+
+    write_figure(output, figure)
+    if csv is not None:
+        write_csv(csv, frame)
     if not quiet:
-        _print_written(output, csv)
-
-
-def _print_written(output: Path, csv: Path | None) -> None:
-    print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
+        print_line(f"wrote {', '.join(str(file) for file in (output, csv) if file)}", stderr=True)
 
 
 def _format_attacks(frame: "pl.DataFrame") -> tuple[list[str], list[list[str]]]:
@@ -257,7 +281,10 @@ def _print_corruptions(corrupted: "CorruptedAccuracy", is_markdown: bool, refere
         print_line(f"mCE only where {name} has the same trial and held-out domains", stderr=True)
     if left_out := summary["left_out"].explode().drop_nulls().unique(maintain_order=True).to_list():
         names = ", ".join(left_out)
-        print_line(f"relative mCE leaves out what costs {name} no accuracy in some trial: {names}", stderr=True)
+        print_line(
+            f"relative mCE omits corruptions that do not lower the accuracy of {name} in some trial: {names}",
+            stderr=True,
+        )
 
 
 def _format_corruption_summary(summary: "pl.DataFrame", has_reference: bool) -> tuple[list[str], list[list[str]], int]:

@@ -158,7 +158,7 @@ def sweep(
     from domainwise.sweeps.spec import SHARED_SETTINGS, SweepSpec
 
     if grid and draws is not None:
-        raise DomainwiseError("--draws and --grid exclude each other: every point of the grid is one draw")
+        raise DomainwiseError("--draws and --grid cannot be used together: every point of the grid is one draw")
     if not until_decided and budget is not None:
         raise DomainwiseError("--budget is for --until-decided; give both, or --trials")
     if until_decided and (engine == "slurm" or best_on_more_seeds or dry_run):

@@ -23,11 +23,10 @@ from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.explain.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
+    check_corruptible,
     check_corruption,
-    check_shape,
     corrupt_images,
     count_workers,
-    load_library,
 )
 from domainwise.storage.run_folder import Which
 from domainwise.training.evaluation import count_correct
@@ -90,8 +89,7 @@ def measure_corruptions(
     """
     _check_request(corruptions, severities, images)
     for each in runs:
-        check_shape(each.dataset.image_shape)
-    load_library()
+        check_corruptible(each.dataset.image_shape)
     device = device or torch.device("cpu")
     test_sets = _find_test_sets(runs, domains, images)
     requests = [(corruption, severity) for corruption in corruptions for severity in severities]
@@ -134,7 +132,7 @@ def _find_test_sets(runs: Sequence[OpenRun], domains: Sequence[str], images: int
     groups: dict[object, _TestSet] = {}
     full: list[_TestSet] = []
     for position, run in enumerate(runs):
-        for name in domains or run.roles.test:
+        for name in dict.fromkeys(domains) or run.roles.test:
             if name not in run.dataset.domain_names:
                 raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
             domain, indices = run.dataset.domains[run.dataset.index(name)], run.splits[name].main[:images]

@@ -68,8 +68,7 @@ def corrupt_images(
     check_corruption(corruption, severity)
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise DomainwiseError(f"images must be uint8 (n, C, H, W), got {images.dtype} {tuple(images.shape)}")
-    check_shape(images.shape[1:])
-    load_library()
+    check_corruptible(images.shape[1:])
     numbers = list(range(len(images))) if indices is None else [int(index) for index in indices]
     if len(numbers) != len(images):
         raise DomainwiseError(f"expected one index per image, got {len(numbers)} for {len(images)} images")
@@ -99,8 +98,8 @@ def check_corruption(corruption: str, severity: int) -> None:
         raise DomainwiseError(f"severity must be an integer from 1 to 5, got {severity}")
 
 
-def check_shape(shape: Sequence[int]) -> None:
-    """Raise an error for images (C, H, W) that cannot be corrupted."""
+def check_corruptible(shape: Sequence[int]) -> None:
+    """Raise an error if images (C, H, W) cannot be corrupted, or if the library is not installed."""
     channels, height, width = shape
     if channels not in (1, 3):
         raise DomainwiseError(f"corruptions need images with 1 or 3 channels, got {channels}")
@@ -108,14 +107,10 @@ def check_shape(shape: Sequence[int]) -> None:
         raise DomainwiseError(
             f"corruptions need images of at least {MIN_SIZE} x {MIN_SIZE} pixels, got {height} x {width}"
         )
+    _load_library()
 
 
-def load_library() -> ModuleType:
-    """Import `imagecorruptions`.
-
-    Raises:
-        DomainwiseError: If it is not installed.
-    """
+def _load_library() -> ModuleType:
     try:
         import imagecorruptions  # type: ignore[import-untyped]
     except ImportError as error:
@@ -127,7 +122,7 @@ def load_library() -> ModuleType:
 
 def _corrupt(rows: "Images", numbers: Sequence[int], corruption: str, severity: int, seed: int) -> "Images":
     """Return corrupted copies of images (n, H, W, C)."""
-    corrupt: Callable[..., Images] = load_library().corrupt
+    corrupt: Callable[..., Images] = _load_library().corrupt
     corrupted = np.empty_like(rows)
     with _RANDOM_STATE:
         before = np.random.get_state()

@@ -59,7 +59,7 @@ EPSILONS: Mapping[Norm, tuple[float, ...]] = {
 }
 AVERAGE = "average"
 
-# Names, such as "pgd" or "package.module:function", or own attacks by name.
+# Names, such as "pgd" or "package.module:function", or custom attacks by name.
 Attacks = Sequence[str] | Mapping[str, Any]
 
 
@@ -68,7 +68,7 @@ class AttackResult:
     """Accuracy of one run's model on one domain under one attack.
 
     Args:
-        norm, epsilon: None for an own attack that is not called with an epsilon.
+        norm, epsilon: None for a custom attack that is not called with an epsilon.
     """
 
     run: str
@@ -111,17 +111,18 @@ def attack_run(
         which: model of the run, `best` or `last`.
         seed: seed for the random starts.
     """
-    resolved = _resolve_attacks(attacks)
-    norm = norm or ("l2" if set(resolved) <= set(DEFAULT_ATTACKS) else "linf")
+    named = _name_attacks(attacks)
+    norm = norm or ("l2" if set(named) <= set(DEFAULT_ATTACKS) else "linf")
     if norm not in EPSILONS:
         raise unknown_choice("norm", norm, EPSILONS)
+    resolved = {label: _resolve_attack(attack, norm) for label, attack in named.items()}
     if images is not None and images < 1:
         raise DomainwiseError(f"the number of images must be at least 1, got {images}")
     shape = run.dataset.image_shape
     radii = sorted({_parse_radius(each, shape, norm) for each in epsilons or EPSILONS[norm]})
     size = None if step_size is None else _parse_radius(step_size, shape, norm, "step_size")
     shared = AttackSettings(DEFAULT_ATTACKS[0], None, norm, steps, size, restarts, seed)
-    names = tuple(domains) or run.roles.test
+    names = tuple(dict.fromkeys(domains)) or run.roles.test
     for name in names:
         if name not in run.dataset.domain_names:
             raise unknown_choice(f"domain of {run.dataset.name}", name, run.dataset.domain_names)
@@ -198,29 +199,35 @@ def average_attacks(frame: pl.DataFrame) -> pl.DataFrame:
     return means.with_columns(error=pl.col("error").fill_null(binomial))
 
 
-def _resolve_attacks(attacks: Attacks) -> dict[str, AttackName | ModelAttack]:
-    """Return built-in attacks by name, and own ones as functions."""
+def _name_attacks(attacks: str | Attacks) -> Mapping[str, Any]:
+    if isinstance(attacks, str):
+        attacks = (attacks,)
     named = attacks if isinstance(attacks, Mapping) else {each: each for each in attacks}
     if not named:
         raise DomainwiseError(f"at least one attack is needed; choices: {', '.join(ATTACK_NAMES)}")
-    resolved: dict[str, AttackName | ModelAttack] = {}
-    for label, attack in named.items():
-        if isinstance(attack, str) and attack in ATTACK_NAMES:
-            resolved[label] = attack
-        elif isinstance(attack, str) and ":" not in attack:
-            raise unknown_choice(
-                "attack", attack, ATTACK_NAMES, f"{', '.join(ATTACK_NAMES)}, or package.module:function"
-            )
-        else:
-            resolved[label] = adapt_attack(import_name("attack", attack) if isinstance(attack, str) else attack)
-    return resolved
+    return named
+
+
+def _resolve_attack(attack: Any, norm: Norm) -> AttackName | ModelAttack:
+    """Return a built-in attack as its name, and a custom one as a function."""
+    if isinstance(attack, str):
+        if attack in ATTACK_NAMES:
+            return attack
+        if ":" not in attack:
+            choices = f"{', '.join(ATTACK_NAMES)}, or package.module:function"
+            raise unknown_choice("attack", attack, ATTACK_NAMES, choices)
+        attack = import_name("attack", attack)
+    return adapt_attack(attack, norm)
 
 
 def _parse_radius(value: float | str, shape: Sequence[int], norm: Norm, name: str = "epsilon") -> float:
     try:
-        return parse_radius(value, shape, norm, name)
+        radius = parse_radius(value, shape, norm, name)
     except ValueError as error:
         raise DomainwiseError(str(error)) from None
+    if norm == "linf" and radius > 1:
+        raise DomainwiseError(f"{name} must be at most 1 for norm='linf', got {value}; did you mean {value}/255?")
+    return radius
 
 
 def read_accuracy_by_epsilon(paths: Sequence[Path]) -> pl.DataFrame:

@@ -421,7 +421,7 @@ def attack_runs(
     Returns:
         One row per run, domain, attack and epsilon: `label` (the method, and the settings in which its runs differ),
         `trial`, `run`, `domain`, `attack`, `norm`, `epsilon`, `accuracy`, `images`. `norm` and `epsilon` are null for
-        own attacks that are not called with an epsilon.
+        custom attacks that are not called with an epsilon.
     """
     if which not in get_args(Which):
         raise unknown_choice("which", which, get_args(Which))

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from domainwise.errors import DomainwiseError
 from domainwise.integrations import check_perturbation, fit_perturbation
 from domainwise.perturbations import Perturbation
+from domainwise.perturbations.base import Norm
 
 try:
     with warnings.catch_warnings():
@@ -63,8 +65,14 @@ class PerturbationAttack(FixedEpsilonAttack):
         return restore_type(astensor(x_adv))
 
 
-def adapt_foolbox(attack: Any) -> Callable[[nn.Module, Tensor, Tensor, float], Tensor]:
+def adapt_foolbox(attack: Any, norm: Norm) -> Callable[[nn.Module, Tensor, Tensor, float], Tensor]:
     """Return an attack of foolbox as a function of (model, x, y, epsilon), for models of images in [0, 1]."""
+    try:
+        distance = attack.distance
+    except ValueError as error:
+        raise DomainwiseError(f"{type(attack).__name__} of foolbox: {error}") from None
+    if distance != (linf if norm == "linf" else l2):
+        raise DomainwiseError(f"{type(attack).__name__} of foolbox is not an attack in {norm}; give its norm")
 
     def run(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
         wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)

@@ -235,8 +235,8 @@ def _find_targets(backbone: nn.Module, targets: Sequence[str]) -> list[str]:
     found = [name for name in linear if any(word in parents[name] for word in _ATTENTION)]
     if not found:
         raise DomainwiseError(
-            "LoRA adapts the linear layers of attention, and this network calls none; use a transformer of timm, or "
-            "name layers with --lora-target"
+            "LoRA adapts the linear layers of attention, and this network has none that it can adapt; use a "
+            "transformer of timm, or name layers with --lora-target"
         )
     return found
 

@@ -37,7 +37,7 @@ def parse_radius(value: float | str, shape: Sequence[int], norm: str = "l2", nam
     """
     number, unit = split_radius(value, name)
     if unit and norm != "l2":
-        raise ValueError(f"{name} must be a number without unit for norm={norm!r}, got {value!r}")
+        raise ValueError(f"{name} must be a number without unit for norm={norm!r}, got {value!r}; rms needs norm='l2'")
     return number * math.sqrt(math.prod(shape)) if unit else number
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from domainwise.data.dataset import Dataset
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
+from domainwise.explain.corruptions import check_corruptible
 from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
 from domainwise.storage.run_folder import RunFolder
 from domainwise.sweeps.plan import Plan, plan_sweep
@@ -147,10 +149,14 @@ def plan_recipe(
         for dataset in [name for name in block.datasets if not datasets or name in datasets]:
             run_settings = _merge_settings(scale, dataset, settings or {})
             try:
-                test_domains = _choose_test_domains(block, dataset, scale, run_settings, placement, on_data, cache)
+                config = SweepSpec((dataset,), ("erm",), settings=run_settings).make_config(dataset, "erm", **placement)
+                built = cache.build(config, on_data)
+                if recipe.kind == "threats":
+                    check_corruptible(built.image_shape)
             except DomainwiseError as error:
                 skipped[dataset] = str(error)
                 continue
+            test_domains = _choose_test_domains(block, scale, built)
             for row in [each for each in recipe.rows if not rows or each.name in rows]:
                 spec = _build_spec(block, row, dataset, scale, run_settings, test_domains)
                 subfolder = _name_runs(row, spec, block, _resolve_defaults(spec, row, placement, cache))
@@ -176,18 +182,8 @@ def _merge_settings(scale: Scale, dataset: str, overrides: Mapping[str, Any]) ->
     return settings if image_size is None else {**settings, "dataset_options": {"image_size": image_size}}
 
 
-def _choose_test_domains(
-    block: Block,
-    dataset: str,
-    scale: Scale,
-    settings: Mapping[str, Any],
-    placement: Mapping[str, Any],
-    on_data: OnProgress,
-    cache: DatasetCache,
-) -> tuple[str, ...]:
-    """Return the domains to hold out in turn (empty: all). Raises an error if the dataset cannot be opened."""
-    spec = SweepSpec((dataset,), ("erm",), settings=dict(settings))
-    built = cache.build(spec.make_config(dataset, "erm", **placement), on_data)
+def _choose_test_domains(block: Block, scale: Scale, built: Dataset) -> tuple[str, ...]:
+    """Return the domains to hold out in turn (empty: all)."""
     if block.test_domains or block.train_domains or not scale.is_one_cell:
         return block.test_domains
     return tuple(domain.name for domain in built.domains if domain.role in (None, "test"))[:1]

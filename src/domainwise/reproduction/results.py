@@ -41,7 +41,7 @@ from domainwise.reproduction.memory import judge_step_costs, measure_step_costs
 from domainwise.reproduction.plan import RecipePlan
 from domainwise.reproduction.recipe import Recipe, Row
 from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulate_selected, tabulate_shifts
-from domainwise.reproduction.threats import measure_threats, plot_threats, read_threats, tabulate_threats
+from domainwise.reproduction.threats import REFERENCE, measure_threats, plot_threats, read_threats, tabulate_threats
 from domainwise.selection.statistics import pluralize
 from domainwise.selection.verdicts import Verdict
 from domainwise.storage.files import write_atomic
@@ -227,10 +227,14 @@ def _build_threats(plan: RecipePlan) -> RecipeResult:
         return RecipeResult(plan.recipe, notes=("no finished runs",))
     tables: list[TextTable] = []
     figures = {}
+    notes = []
     for (dataset,), own in frame.group_by("dataset", maintain_order=True):
         tables += tabulate_threats(own, str(dataset))
-        figures[f"threats_{dataset}"] = plot_threats(own, str(dataset))
-    return RecipeResult(plan.recipe, tuple(tables), figures)
+        if (figure := plot_threats(own, str(dataset))) is None:
+            notes.append(f"no figure of {dataset}: it shows differences to the row {REFERENCE!r}, which is missing")
+        else:
+            figures[f"threats_{dataset}"] = figure
+    return RecipeResult(plan.recipe, tuple(tables), figures, notes=tuple(notes))
 
 
 def _build_gallery(plan: RecipePlan, on_progress: OnProgress) -> list[Picture]:

@@ -290,8 +290,8 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
     if judgements := compare_with_reference(frame):
         compared = dict.fromkeys(row for row, _ in judgements)
         note = (
-            "Mean difference per trial. The intervals of a column hold together with 95 % confidence; ▲ and ▼ mark "
-            "those that exclude 0. No interval: too few trials."
+            "Mean difference per trial, with simultaneous 95 % intervals per column; ▲ and ▼ mark those that exclude "
+            "0. No interval: too few trials, or no spread."
         )
         tables.append(
             TextTable(
@@ -305,10 +305,12 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
     if correlations := correlate_axes(frame):
         note = (
             f"Spearman's rank correlation over the {len(rows)} rows, mean ± standard error over trials. The accuracy "
-            "of a row on an axis is the mean over its threats."
+            "of a row is the mean over the columns of a threat."
         )
         pairs = tuple((f"{one} and {two}", _format_estimate(each)) for (one, two), each in correlations.items())
-        tables.append(TextTable(f"Do they go together? ({dataset})", ("axes", "correlation"), pairs, 1, (note,)))
+        tables.append(
+            TextTable(f"Rank correlation between threats on {dataset}", ("threats", "correlation"), pairs, 1, (note,))
+        )
     return tables
 
 
@@ -327,10 +329,16 @@ def _format_estimate(estimate: Estimate) -> str:
     return f"{estimate.mean:+.2f}" + ("" if estimate.error is None else f" ± {estimate.error:.2f}")
 
 
-def plot_threats(frame: pl.DataFrame, dataset: str) -> Figure:
-    """Plot the difference of each row to the reference: one panel per axis, one marker per threat."""
+def plot_threats(frame: pl.DataFrame, dataset: str) -> Figure | None:
+    """Plot the difference of each row to the reference: one panel per axis, one marker per threat.
+
+    Returns:
+        None if no row has a trial in common with the reference.
+    """
     differences = list_differences(frame)
-    rows = [row for row in frame["row"].unique(maintain_order=True) if row != REFERENCE][::-1]
+    rows = list(dict.fromkeys(row for row, _ in differences))[::-1]
+    if not rows:
+        return None
     axes: tuple[Axis, ...] = ("no threat", *AXES)
     figure = Figure((13.5, 1.9 + 0.36 * len(rows)), layout="constrained", dpi=130)
     figure.suptitle(f"Accuracy compared with {REFERENCE.upper()} under each threat, {dataset}", fontsize=12)

@@ -94,7 +94,7 @@ class SweepSpec:
 
     def _check_grid(self) -> None:
         if self.grid and self.draws > 1:
-            raise DomainwiseError("draws and a grid exclude each other: every point of the grid is one draw")
+            raise DomainwiseError("draws and a grid cannot be used together: every point of the grid is one draw")
         for name, values in self.grid.items():
             listed = ", ".join(map(str, values))
             if not values:

@@ -197,6 +197,7 @@ class _Ascent:
         Args:
             steps: number of steps since the last checkpoint.
         """
+        # As in the paper; the released code also halves at exactly this share.
         oscillates = self.increases < _INCREASING_SHARE * steps
         # Without an improvement since the last checkpoint, which left the step size as it was.
         stagnates = ~self.was_halved & (self.best_loss <= self.checked_loss)

@@ -6,6 +6,7 @@ takes one step from the image (Goodfellow et al. 2014), `pgd` 20 steps of epsilo
 2017, as in OOD-Adv), `apgd` and `autoattack` 100 steps (Croce & Hein 2020, as in RobustBench).
 """
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +50,7 @@ class AttackSettings:
     Args:
         attack: `domain` adds a single perturbation to all images; all others perturb every image separately. Or an own
             attack, as `adapt_attack` returns it.
-        epsilon: Radius of the ball; None for an own attack that is not called with one.
+        epsilon: Radius of the ball; None for a custom attack that is not called with one.
         norm: Norm of the ball. Steps go along the signs of the gradient for linf, and along the gradient for l2.
         steps: Number of ascent steps (default: 20; 100 for apgd, apgd-t and autoattack). `fgsm` always takes one.
         step_size: Length of a step of `domain`, `sample` and `pgd` (default: see above).
@@ -70,6 +71,8 @@ class AttackSettings:
             raise DomainwiseError(f"an attack needs at least 1 step, got {self.steps}")
         if self.restarts < 1:
             raise DomainwiseError(f"the number of restarts must be at least 1, got {self.restarts}")
+        if self.step_size is not None and self.step_size <= 0:
+            raise DomainwiseError(f"the step size of an attack must be above 0, got {self.step_size:g}")
 
 
 def build_attack(
@@ -165,23 +168,27 @@ def check_num_classes(attack: AttackName | ModelAttack, num_classes: int) -> Non
     )
 
 
-def adapt_attack(attack: Any) -> ModelAttack:
+def adapt_attack(attack: Any, norm: Norm) -> ModelAttack:
     """Return an attack as a function of (model, x, y), or of (model, x, y, epsilon) if it takes an epsilon.
 
     Args:
         attack: such a function, an attack object of torchattacks, or one of foolbox.
+        norm: norm that the attack is reported with.
     """
+    if inspect.isclass(attack):
+        raise DomainwiseError(f"an attack must be an object, got the class {attack.__name__}; create one of it first")
     libraries = {base.__module__.partition(".")[0] for base in type(attack).__mro__}
     if "foolbox" in libraries:
         from domainwise.integrations.foolbox import adapt_foolbox
 
-        return adapt_foolbox(attack)
+        return adapt_foolbox(attack, norm)
     if "torchattacks" in libraries:
 
         def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            attack.set_model(model)
-            attack.set_device(x.device)
-            x_adv: Tensor = attack(x, y)
+            own = copy.copy(attack)
+            own.set_model(model)
+            own.set_device(x.device)
+            x_adv: Tensor = own(x, y)
             return x_adv
 
         return run
@@ -196,25 +203,31 @@ def adapt_attack(attack: Any) -> ModelAttack:
 
 def takes_epsilon(attack: AttackName | ModelAttack) -> bool:
     """Return whether an attack is called once per epsilon, rather than once."""
-    return isinstance(attack, str) or "epsilon" in inspect.signature(attack).parameters
+    if isinstance(attack, str):
+        return True
+    try:
+        return "epsilon" in inspect.signature(attack).parameters
+    except ValueError:
+        # Callables written in C may have no signature.
+        return False
 
 
 def _run_own_attack(
     model: nn.Module, attack: ModelAttack, norm: Norm, epsilon: float | None, x: Tensor, y: Tensor
 ) -> Tensor:
     """Run someone else's attack, and check that it stays in its bounds."""
-    with explain_failure("an own attack failed", attack.__module__):
+    with explain_failure("the custom attack failed", getattr(attack, "__module__", "")):
         x_adv = attack(model, x, y, **({} if epsilon is None else {"epsilon": epsilon}))
     if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
         given = f"shape {tuple(x_adv.shape)}" if isinstance(x_adv, Tensor) else f"type {type(x_adv).__name__}"
-        raise DomainwiseError(f"an own attack must return images of shape {tuple(x.shape)}, got {given}")
+        raise DomainwiseError(f"a custom attack must return images of shape {tuple(x.shape)}, got {given}")
     x_adv = x_adv.detach().to(x)
     low, high = x_adv.amin(), x_adv.amax()
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
-        raise DomainwiseError(f"an own attack must return images in [0, 1], got values from {low:g} to {high:g}")
+        raise DomainwiseError(f"a custom attack must return images in [0, 1], got values from {low:g} to {high:g}")
     if epsilon is not None and (reached := float(compute_norm(x_adv - x, norm).amax())) > epsilon + _ROUNDING:
         raise DomainwiseError(
-            f"an own attack must stay in the {norm} ball of radius {epsilon:g}, got an offset of norm {reached:g}"
+            f"a custom attack must stay in the {norm} ball of radius {epsilon:g}, got an offset of norm {reached:g}"
         )
     return x_adv
 

@@ -116,8 +116,8 @@ class RunConfig:
     )
     layer_decay: float | None = setting(
         None,
-        "Layer-wise learning-rate decay: each stage or transformer block learns this many times as fast as the one "
-        "after it; the classifier has the full rate.",
+        "Layer-wise learning-rate decay: the learning rate of each stage or transformer block is this factor times "
+        "that of the next; the classifier has the full rate.",
         low=0,
         below=1,
         is_shared=True,
@@ -290,12 +290,12 @@ class RunConfig:
                 object.__setattr__(self, name, (getattr(self, name),))
         if self.lora is not None and self.freeze:
             raise DomainwiseError(
-                "--lora and --freeze exclude each other: with adapters, the backbone is frozen anyway"
+                "--lora and --freeze cannot be used together: with adapters, the backbone is frozen anyway"
             )
         if self.lora is None and self.lora_targets:
             raise DomainwiseError("--lora-target needs --lora and a rank, such as --lora 8")
         if self.sam and self.sagm:
-            raise DomainwiseError("--sam and --sagm exclude each other")
+            raise DomainwiseError("--sam and --sagm cannot be used together")
 
     @classmethod
     def of(cls, **values: Any) -> "RunConfig":

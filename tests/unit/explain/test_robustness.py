@@ -157,6 +157,8 @@ def test_images_limits_the_number_of_images(run: OpenRun) -> None:
         run, epsilons=[0, 1], steps=1, images=10, on_progress=lambda task, done, total: reported.append((done, total))
     )
     assert {each.images for each in results} == {10}
+    again = attack_run(run, domains=["shift_0", "shift_0"], attacks="sample", epsilons=[0], images=10)
+    assert [(each.domain, each.attack) for each in again] == [("shift_0", "sample")]
     assert len(results) == 2 * 2 * 2
     assert reported == [(done, 80) for done in range(10, 90, 10)]
 
@@ -167,6 +169,8 @@ def test_images_limits_the_number_of_images(run: OpenRun) -> None:
         ({"epsilons": [-1.0]}, "epsilon must be a number of at least 0"),
         ({"epsilons": ["4/255 rms"], "norm": "linf"}, "without unit"),
         ({"step_size": "fast"}, "step_size must be a number"),
+        ({"step_size": 0.0}, "step size of an attack must be above 0"),
+        ({"epsilons": [8], "norm": "linf"}, "did you mean 8/255"),
         ({"attacks": []}, "at least one attack"),
         ({"attacks": ["autoattack"]}, "needs at least 4 classes"),
         ({"norm": "l1"}, "unknown norm 'l1'"),

@@ -210,7 +210,7 @@ def test_adapters_on_named_layers() -> None:
     with pytest.raises(DomainwiseError, match=r"unknown linear layer 'blocks\.0\.attn\.qqv'; did you mean"):
         add_lora_(build(VIT), 2, ["blocks.0.attn.qqv"])
     with pytest.raises(
-        DomainwiseError, match="LoRA adapts the linear layers of attention, and this network calls none"
+        DomainwiseError, match="LoRA adapts the linear layers of attention, and this network has none that it can adapt"
     ):
         add_lora_(build("resnet18"), 2)
 

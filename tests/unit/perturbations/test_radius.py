@@ -47,7 +47,10 @@ def test_numbers_and_fractions_do_not_depend_on_the_shape() -> None:
 
 
 def test_the_largest_entry_has_no_root_mean_square() -> None:
-    with pytest.raises(ValueError, match=r"^epsilon must be a number without unit for norm='linf', got '2/255 rms'$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^epsilon must be a number without unit for norm='linf', got '2/255 rms'; rms needs norm='l2'$",
+    ):
         UniversalPerturbation((3, 8, 8), epsilon="2/255 rms", norm="linf")
 
 

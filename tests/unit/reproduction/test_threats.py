@@ -89,8 +89,24 @@ def test_tables_mark_intervals_without_zero_and_hide_those_of_one_trial() -> Non
 
 def test_the_picture_has_one_panel_per_axis_and_one_line_per_row() -> None:
     figure = plot_threats(frame_of({"erm": [0.5, 0.5], "mat": [0.6, 0.7], "at": [0.4, 0.6]}), "toy")
+    assert figure is not None
     assert [panel.get_title() for panel in figure.axes] == ["no threat", *AXES]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["at", "mat"]
+
+
+def test_rows_without_the_reference_have_a_table_and_no_picture() -> None:
+    frame = frame_of({"mat": [0.6, 0.7], "at": [0.4, 0.6]})
+    assert plot_threats(frame, "toy") is None
+    assert [table.title for table in tabulate_threats(frame, "toy")] == ["Accuracy under each threat on toy, percent"]
+
+
+def test_images_that_cannot_be_corrupted_are_skipped_before_training(tmp_path: Path) -> None:
+    settings = {"dataset_options": {"train_count": 40, "test_count": 10, "image_size": 16}}
+    planned = plan_recipe(
+        find_recipe("threats"), find_scale("smoke"), tmp_path / "threats", tmp_path / "runs", settings=settings
+    )
+    assert planned.row_plans == ()
+    assert "at least 32 x 32 pixels, got 16 x 16" in planned.skipped["silhouettes"]
 
 
 @pytest.fixture

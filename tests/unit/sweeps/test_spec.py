@@ -26,7 +26,10 @@ def make_spec(**changes: Any) -> SweepSpec:
         ({"selection": ("training_domains",)}, "did you mean 'training_domain'"),
         ({"settings": {"stepz": 3}}, "did you mean 'steps'"),
         ({"settings": {"device": "cpu"}}, "unknown sweep setting 'device'"),
-        ({"grid": {"epsilon": (0.1, 0.5)}}, "draws and a grid exclude each other: every point of the grid is one draw"),
+        (
+            {"grid": {"epsilon": (0.1, 0.5)}},
+            "draws and a grid cannot be used together: every point of the grid is one draw",
+        ),
         ({"draws": 1, "grid": {"epsilon": ()}}, "the grid has no values for epsilon"),
         ({"draws": 1, "grid": {"epsilon": (0.5, 0.50)}}, "duplicate values in the grid for epsilon: 0.5, 0.5"),
         (

@@ -116,9 +116,9 @@ def test_restarts_can_only_leave_less_and_differ() -> None:
 def test_step_size_and_steps_reach_the_attack() -> None:
     _, x, _ = train_network()
     for name in ("pgd", "sample", "domain"):
-        still = attack(name, steps=1, step_size=0.0)  # type: ignore[arg-type]
-        moved = attack(name, steps=1, step_size=0.5)  # type: ignore[arg-type]
-        assert not torch.equal(still, moved)
+        short = attack(name, steps=1, step_size=0.1)  # type: ignore[arg-type]
+        long = attack(name, steps=1, step_size=0.5)  # type: ignore[arg-type]
+        assert not torch.equal(short, long)
     assert torch.equal(attack("fgsm", steps=7, step_size=0.5), attack("fgsm"))
     assert (attack("sample", steps=1) - x).abs().amax() == pytest.approx(12 / 255, abs=1e-6)
 
@@ -159,7 +159,7 @@ def test_an_own_attack_is_called_with_the_model_and_epsilon() -> None:
     [
         (lambda model, x, y, epsilon: x[:, :1], r"must return images of shape \(\d+, 3, 8, 8\), got shape \(\d+, 1, 8"),
         (lambda model, x, y, epsilon: None, "got type NoneType"),
-        (lambda model, x, y, epsilon: x.unknown, "an own attack failed: .*no attribute 'unknown'"),
+        (lambda model, x, y, epsilon: x.unknown, "the custom attack failed: .*no attribute 'unknown'"),
         (lambda model, x, y, epsilon: x + 5, r"images in \[0, 1\], got values from"),
         (lambda model, x, y, epsilon: x * torch.nan, r"images in \[0, 1\]"),
         (
@@ -175,16 +175,33 @@ def test_own_attacks_are_checked(own: ModelAttack, message: str) -> None:
 
 def test_attacks_of_other_libraries_are_adapted(torchattacks: Any) -> None:
     other = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
-    theirs = adapt_attack(torchattacks.FGSM(other, eps=12 / 255))
+    fgsm = torchattacks.FGSM(other, eps=12 / 255)
+    theirs = adapt_attack(fgsm, "linf")
     assert not takes_epsilon(theirs)
     assert robust(theirs, epsilon=None) == robust("fgsm")
+    assert fgsm.model is other
 
     class Mine(torchattacks.FGSM):  # type: ignore[misc]
         pass
 
-    assert robust(adapt_attack(Mine(other, eps=12 / 255)), epsilon=None) == robust("fgsm")
+    assert robust(adapt_attack(Mine(other, eps=12 / 255), "linf"), epsilon=None) == robust("fgsm")
     with pytest.raises(DomainwiseError, match=r"a function of \(model, x, y\).*got float"):
-        adapt_attack(0.5)
+        adapt_attack(0.5, "linf")
+    with pytest.raises(DomainwiseError, match="must be an object, got the class FGSM"):
+        adapt_attack(torchattacks.FGSM, "linf")
+
+
+def test_attacks_of_foolbox_have_the_reported_norm() -> None:
+    foolbox = pytest.importorskip("foolbox")
+    assert takes_epsilon(adapt_attack(foolbox.attacks.L2PGD(), "l2"))
+    with pytest.raises(DomainwiseError, match="L2ProjectedGradientDescentAttack of foolbox is not an attack in linf"):
+        adapt_attack(foolbox.attacks.L2PGD(), "linf")
+    with pytest.raises(DomainwiseError, match="unknown distance"):
+        adapt_attack(foolbox.attacks.LinearSearchBlendedUniformNoiseAttack(), "linf")
+
+
+def test_callables_without_a_signature_take_no_epsilon() -> None:
+    assert not takes_epsilon(max)
 
 
 def test_too_few_classes() -> None:

@@ -239,7 +239,7 @@ def test_a_checkpoint_without_an_average_is_an_error(tmp_path: Path) -> None:
         ),
         ({"average": "swad", "average_options": {"tolerance": float("nan")}}, "tolerance must be"),
         ({"average_options": {"start": 3}}, "average_options need an average: sma, ema, swad"),
-        ({"sam": True, "sagm": True}, "--sam and --sagm exclude each other"),
+        ({"sam": True, "sagm": True}, "--sam and --sagm cannot be used together"),
         ({"sam": True, "sam_radius": -1.0}, "sam_radius must be a number of at least 0"),
         ({"probe_steps": 0}, "probe_steps must be an integer of at least 1, got 0"),
         ({"lr_schedule": "cosin"}, "unknown lr_schedule 'cosin'; did you mean 'cosine'"),

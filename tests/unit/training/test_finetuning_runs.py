@@ -35,7 +35,7 @@ def test_default_settings_do_not_change_the_name_of_a_folder() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lora": 4, "freeze": ("all",)}, "--lora and --freeze exclude each other"),
+        ({"lora": 4, "freeze": ("all",)}, "--lora and --freeze cannot be used together"),
         ({"lora_targets": ("blocks",)}, "--lora-target needs --lora"),
         ({"layer_decay": 1.5}, "layer_decay must be a number of at least 0 and below 1, got 1.5"),
         ({"lora": 0}, "lora must be an integer of at least 1, got 0"),

@@ -82,7 +82,7 @@ def plot_gradcam(
     ]
     domain = examples.domain
     masks = None if domain.masks is None else domain.masks[examples.indices]
-    title = f"{examples.dataset.name}, {domain.name}: Grad-CAM of the {target} class"
+    title = f"{examples.dataset.name}, {domain.name}\nGrad-CAM of the {target} class"
     return _plot_grid(images.cpu(), labels.cpu(), examples.dataset.classes, columns, masks, title)
 
 

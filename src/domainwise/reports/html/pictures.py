@@ -15,7 +15,7 @@ from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
 from domainwise.explain.corruption_errors import measure_corruptions
-from domainwise.explain.corruptions import check_shape, load_library
+from domainwise.explain.corruptions import check_corruptible
 from domainwise.explain.features import map_features
 from domainwise.explain.perturbations import (
     has_perturbation,
@@ -268,8 +268,7 @@ def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, dev
 def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, device: torch.device | None) -> Picture:
     title = "Accuracy under corruptions"
     try:
-        check_shape(next(iter(runs.values())).dataset.image_shape)
-        load_library()
+        check_corruptible(next(iter(runs.values())).dataset.image_shape)
     except DomainwiseError as error:  # no failure: small images and a missing extra are common
         return Picture(title, "", title, error=format_error(error))
     results = measure_corruptions(
@@ -284,8 +283,9 @@ def _draw_corruptions(runs: Mapping[str, OpenRun], domain: str, which: Which, de
         {**asdict(each), "label": label} for label, measured in zip(runs, results, strict=True) for each in measured
     ]
     caption = (
-        f"Accuracy on {rows[0]['images']} images of {domain} under the 15 common corruptions of ImageNet-C, whose "
-        "parameters were chosen for images of 224 x 224 pixels; blur is stronger on smaller ones."
+        f"Accuracy on {rows[0]['images']} images of {domain} under the 15 common corruptions of ImageNet-C at "
+        f"severities {', '.join(map(str, _SEVERITIES))}. Their parameters were "
+        "chosen for images of 224 x 224 pixels; blur is stronger on smaller ones."
     )
     return _build_picture(title, caption, plot_corruptions(pl.DataFrame(rows).with_columns(run="label")))
 
