@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -33,13 +32,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.escaping import escape_spreadsheet, escape_unprintable
-from domainwise.storage.files import write_atomic
+from domainwise.escaping import escape_unprintable
 from domainwise.storage.run_folder import RunStatus, State
 from domainwise.storage.sweep_folder import PlannedRun
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 # A cell of a table; one with a style is made by `style_text`.
 Cell = str | Text
@@ -226,15 +224,6 @@ def print_json(value: Any) -> None:
     is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str)
     print(re.sub(r"[^\n\x20-\x7e]", lambda match: _escape_json(match[0]), text))
-
-
-def write_csv(path: Path, frame: "pl.DataFrame") -> None:
-    """Write a frame as CSV; no text in it can be taken for a formula."""
-    import polars as pl
-
-    texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, frame.with_columns(texts).write_csv().encode())
 
 
 def _escape_json(character: str) -> str:

@@ -15,10 +15,10 @@ from domainwise.cli.console import (
     print_line,
     print_table,
     print_text,
-    write_csv,
 )
 from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.errors import DomainwiseError
+from domainwise.storage.files import write_csv
 
 if TYPE_CHECKING:
     from domainwise.explain.attention import AttentionTable, Target

@@ -44,7 +44,7 @@ from domainwise.reproduction.shift import plot_shifts, summarize_shifts, tabulat
 from domainwise.reproduction.threats import REFERENCE, measure_threats, plot_threats, read_threats, tabulate_threats
 from domainwise.selection.statistics import pluralize
 from domainwise.selection.verdicts import Verdict
-from domainwise.storage.files import write_atomic
+from domainwise.storage.files import write_atomic, write_csv
 from domainwise.theory import check_claims, plot_theory
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import dataset_name
@@ -65,6 +65,7 @@ class RecipeResult:
 
     Args:
         figures: figures by file name, without suffix.
+        frames: measurements by file name, without suffix; written as CSV.
         pictures: further pictures for the page.
         notes: the scale, what is missing, and caveats.
         files: the files that `write_result` wrote.
@@ -73,6 +74,7 @@ class RecipeResult:
     recipe: Recipe
     tables: tuple[TextTable, ...] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
     verdicts: tuple[ClaimVerdict, ...] = ()
     notes: tuple[str, ...] = ()
@@ -98,6 +100,9 @@ def write_result(plan: RecipePlan, on_progress: OnProgress = ignore_progress) ->
     for name, figure in result.figures.items():
         files.append(plan.folder / f"{name}.png")
         write_figure(files[-1], figure)
+    for name, frame in result.frames.items():
+        files.append(plan.folder / f"{name}.csv")
+        write_csv(files[-1], frame)
     finished = [folder for row_plan in plan.row_plans for folder in row_plan.list_finished()]
     if finished and result.tables:
         files.append(plan.folder / f"{plan.file_name}.html")
@@ -234,7 +239,8 @@ def _build_threats(plan: RecipePlan) -> RecipeResult:
             notes.append(f"no figure of {dataset}: it shows differences to the row {REFERENCE!r}, which is missing")
         else:
             figures[f"threats_{dataset}"] = figure
-    return RecipeResult(plan.recipe, tuple(tables), figures, notes=tuple(notes))
+    wide = frame.pivot("threat", index=["dataset", "row", "trial"], values="accuracy")
+    return RecipeResult(plan.recipe, tuple(tables), figures, {"threats": wide}, notes=tuple(notes))
 
 
 def _build_gallery(plan: RecipePlan, on_progress: OnProgress) -> list[Picture]:

@@ -6,9 +6,13 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from domainwise.errors import DomainwiseError
+from domainwise.escaping import escape_spreadsheet
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SUFFIX = ".partial"
 # A status command tests the lock for an instant, which must not look like a process that trains.
@@ -52,6 +56,15 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write a whole file, or leave it as it was."""
     with open_atomic(path) as file:
         file.write(content)
+
+
+def write_csv(path: Path, frame: "pl.DataFrame") -> None:
+    """Write a frame as CSV; no text in it can be taken for a formula."""
+    import polars as pl
+
+    texts = pl.col(pl.String).map_elements(escape_spreadsheet, return_dtype=pl.String)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, frame.with_columns(texts).write_csv().encode())
 
 
 def read_regular(path: Path, limit: int | None = 2**30) -> bytes:
