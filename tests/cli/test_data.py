@@ -619,6 +619,34 @@ def test_dataset_of_hugging_face_trains_and_is_decoded_once(
     assert json.loads((tmp_path / "second" / "config.json").read_text())["config"]["dataset"] == "hub_pets"
     evaluated = domainwise("evaluate", "second", "--dataset", "hf:./hub_pets", *options, "--json")
     assert json.loads(evaluated.out)[0]["trained_on"] == ["day", "x"]
+    hint = "hub_pets is a dataset in a format of the Hugging Face Hub; pass it as hf:./hub_pets"
+    for without_prefix in (
+        ("data", "check", "hub_pets"),
+        ("train", "--dataset", "hub_pets", *options, *TINY, *SMALL_NETWORK, "--test-domain", "x"),
+        ("evaluate", "second", "--dataset", "hub_pets"),
+        ("explain", "second", "--dataset", "hub_pets"),
+    ):
+        assert_one_line(domainwise(*without_prefix), hint)
+    numbers = ("--dataset-option", "image_column=img", "--dataset-option", "label_column=2023")
+    assert_one_line(domainwise("data", "check", "hf:./hub_pets", *numbers), "has no column '2023'")
+    assert_one_line(
+        domainwise("data", "prepare", "hf:./hub_pets", "--dataset-option", "config=2023"),
+        "was written by save_to_disk, which has no configurations; remove the option config=2023",
+    )
+
+
+def test_run_on_a_dataset_of_the_hub_says_which_to_pass(domainwise: Cli, tmp_path: Path) -> None:
+    options = [word for each in ("train_count=20", "test_count=10") for word in ("--dataset-option", each)]
+    words = ["--image-size", "16", "--steps", "1", "--batch-size", "2", "--threads", "1", "--device", "cpu"]
+    outcome = domainwise("train", "--algorithm", "erm", *options, *words, "-o", "run")
+    assert outcome.code == 0, outcome.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["config"]["dataset"] = "hf:team/pets@v1"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    for command in ("explain", "robustness", "refit"):
+        assert_one_line(
+            domainwise(command, "run"), "used a dataset of the Hugging Face Hub; pass --dataset hf:team/pets@v1"
+        )
 
 
 def test_json_list_trains(domainwise: Cli, pets: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: An
     stored = str(settings.get("dataset"))
     if dataset is None and is_hub_dataset(stored):
         raise DomainwiseError(
-            f"the run in {folder.path} used a dataset of the Hub; pass --dataset {shlex.quote(stored)}"
+            f"the run in {folder.path} used a dataset of the Hugging Face Hub; pass --dataset {shlex.quote(stored)}"
         )
     if dataset is None and stored not in DATASETS and stored.lower() not in find_plugins("dataset"):
         raise DomainwiseError(
