@@ -240,12 +240,18 @@ def test_check_describes_synthetic_data(domainwise: Cli) -> None:
     [
         (["check", "silouettes"], "unknown dataset 'silouettes'; did you mean 'silhouettes'?"),
         (["check", "pasc"], "unknown dataset 'pasc'; did you mean 'pacs'?"),
-        (["check", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
-        (["check", "table.csv"], "table.csv is neither a folder of images nor a CSV file"),
+        (
+            ["check", "no/such/folder"],
+            "no/such/folder not found; expected a folder of images, a CSV file or a JSON file",
+        ),
+        (["check", "table.csv"], "table.csv not found; expected a folder of images, a CSV file or a JSON file"),
         (["check", "empty"], "no images found in empty: images are expected at root/domain/class/image"),
         (["check", "pacs", "--data-dir", "sets"], "run `domainwise data prepare pacs`"),
         (["prepare", "silouettes"], "did you mean 'silhouettes'?"),
-        (["prepare", "no/such/folder"], "no/such/folder is neither a folder of images nor a CSV file"),
+        (
+            ["prepare", "no/such/folder"],
+            "no/such/folder not found; expected a folder of images, a CSV file or a JSON file",
+        ),
         (["prepare", "pets", "--image-size", "0"], "image_size must be at least 1, got 0"),
         (["prepare", "nico", "--data-dir", "sets"], "dataset nico cannot be downloaded"),
     ],
@@ -444,10 +450,10 @@ def read_files(folder: Path) -> dict[Path, bytes]:
         (["--dataset", "pets", "--name", "a\x1b"], "cannot be the name of a dataset; choose another --name"),
         (["--dataset", "~nobody-here/pets"], "starts with ~nobody-here, but there is no such user"),
         (["--dataset", "silhouettes", "--data-dir", "~nobody-here"], "starts with ~nobody-here"),
-        (["--dataset", "./loop"], "loop is neither a folder of images nor a CSV file"),
-        (["--dataset", "./pipe"], "pipe is neither a folder of images nor a CSV file"),
-        (["--dataset", "./pipe.csv"], "pipe.csv is neither a folder of images nor a CSV file"),
-        (["--dataset", "/dev/zero"], "/dev/zero is neither a folder of images nor a CSV file"),
+        (["--dataset", "./loop"], "loop is not a folder of images, a CSV file or a JSON file"),
+        (["--dataset", "./pipe"], "pipe is not a folder of images, a CSV file or a JSON file"),
+        (["--dataset", "./pipe.csv"], "pipe.csv is not a folder of images, a CSV file or a JSON file"),
+        (["--dataset", "/dev/zero"], "/dev/zero is not a folder of images, a CSV file or a JSON file"),
     ],
 )
 def test_unusable_dataset_is_one_line(
@@ -574,7 +580,9 @@ def test_shift_needs_two_domains_and_a_known_network(domainwise: Cli, pets: Path
     shutil.rmtree(pets / "x")
     small = ("--image-size", 16, "--device", "cpu")
     assert_one_line(domainwise("data", "shift", pets, *small), "has one domain; a shift needs at least two")
-    assert_one_line(domainwise("data", "shift", pets / "nothing", *small), "neither a folder of images nor a CSV file")
+    assert_one_line(
+        domainwise("data", "shift", pets / "nothing", *small), "nothing not found; expected a folder of images"
+    )
     unknown = domainwise("data", "shift", "silhouettes", "--weights", "mine.pth", "--device", "cpu")
     assert_one_line(unknown, "weights mine.pth name no known network; pass the network with --network")
 
@@ -611,6 +619,34 @@ def test_dataset_of_hugging_face_trains_and_is_decoded_once(
     assert json.loads((tmp_path / "second" / "config.json").read_text())["config"]["dataset"] == "hub_pets"
     evaluated = domainwise("evaluate", "second", "--dataset", "hf:./hub_pets", *options, "--json")
     assert json.loads(evaluated.out)[0]["trained_on"] == ["day", "x"]
+    hint = "hub_pets is a dataset in a format of the Hugging Face Hub; pass it as hf:./hub_pets"
+    for without_prefix in (
+        ("data", "check", "hub_pets"),
+        ("train", "--dataset", "hub_pets", *options, *TINY, *SMALL_NETWORK, "--test-domain", "x"),
+        ("evaluate", "second", "--dataset", "hub_pets"),
+        ("explain", "second", "--dataset", "hub_pets"),
+    ):
+        assert_one_line(domainwise(*without_prefix), hint)
+    numbers = ("--dataset-option", "image_column=img", "--dataset-option", "label_column=2023")
+    assert_one_line(domainwise("data", "check", "hf:./hub_pets", *numbers), "has no column '2023'")
+    assert_one_line(
+        domainwise("data", "prepare", "hf:./hub_pets", "--dataset-option", "config=2023"),
+        "was written by save_to_disk, which has no configurations; remove the option config=2023",
+    )
+
+
+def test_run_on_a_dataset_of_the_hub_says_which_to_pass(domainwise: Cli, tmp_path: Path) -> None:
+    options = [word for each in ("train_count=20", "test_count=10") for word in ("--dataset-option", each)]
+    words = ["--image-size", "16", "--steps", "1", "--batch-size", "2", "--threads", "1", "--device", "cpu"]
+    outcome = domainwise("train", "--algorithm", "erm", *options, *words, "-o", "run")
+    assert outcome.code == 0, outcome.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["config"]["dataset"] = "hf:team/pets@v1"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    for command in ("explain", "robustness", "refit"):
+        assert_one_line(
+            domainwise(command, "run"), "used a dataset of the Hugging Face Hub; pass --dataset hf:team/pets@v1"
+        )
 
 
 def test_json_list_trains(domainwise: Cli, pets: Path, tmp_path: Path) -> None:

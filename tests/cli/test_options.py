@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from domainwise.cli import options
-from domainwise.cli.options import add_run_options, parse_literals, parse_pairs
+from domainwise.cli.options import add_run_options, parse_dataset_options, parse_literals, parse_pairs
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import OPTION_SETTINGS, RunConfig, option_names, setting
 
@@ -38,6 +38,17 @@ def test_every_setting_has_help_and_an_option(domainwise: Callable[..., Any]) ->
     for field in dataclasses.fields(RunConfig):
         assert field.metadata["help"].endswith(".")
         assert (option_names(field)[0] in text) == field.metadata["is_option"]
+
+
+def test_strings_of_hub_datasets_stay_strings() -> None:
+    words = ["config=2023", "split='1'", "label_column=None", "image_size=48", "skip_broken=True", "unknown=1"]
+    texts = {"config": "2023", "split": "1", "label_column": "None"}
+    others = {"image_size": 48, "skip_broken": True, "unknown": 1}
+    assert parse_dataset_options(words, "pacs", "hf:owner/name") == texts | others
+    literals = {"config": 2023, "split": "1", "label_column": None}
+    assert parse_dataset_options(words, "package.module:function") == literals | others
+    args = ("--dataset", "hf:owner/name", "--dataset-option", "config=2023")
+    assert run_command(OPTION_SETTINGS, *args)["dataset_options"] == {"config": "2023"}
 
 
 def test_values_reach_the_config() -> None:

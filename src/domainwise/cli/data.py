@@ -17,7 +17,7 @@ from domainwise.cli.console import (
     print_text,
     style_text,
 )
-from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines, parse_literals
+from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines, parse_dataset_options
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_images
@@ -113,7 +113,7 @@ def check(
     """Count the images per domain and class, and decode every file to find broken ones."""
     from domainwise.data.image_datasets import check_images
 
-    options = parse_literals(dataset_option or [], "--dataset-option")
+    options = parse_dataset_options(dataset_option or [], dataset)
     listing = _list_files(dataset, options, data_dir)
     if listing is None:
         _check_generated(dataset, options, data_dir, as_json, quiet)
@@ -261,7 +261,7 @@ def shift(
     with DataProgress(errors) as progress:
         data = build_dataset(
             dataset,
-            _collect_options(image_size, skip_broken, dataset_option),
+            _collect_options(dataset, image_size, skip_broken, dataset_option),
             seed=seed,
             data_dir=data_dir,
             on_progress=progress.report,
@@ -300,11 +300,13 @@ def _format_shift(shift: "DomainShift") -> tuple[str, ...]:
     return (shift.domain, ", ".join(shift.others), shift.meaning, *cells)
 
 
-def _collect_options(image_size: int | None, skip_broken: bool, others: list[str] | None) -> dict[str, Any]:
+def _collect_options(
+    dataset: str, image_size: int | None, skip_broken: bool, others: list[str] | None
+) -> dict[str, Any]:
     """Return the dataset options that were given."""
     options: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
     options |= {"skip_broken": True} if skip_broken else {}
-    return options | parse_literals(others or [], "--dataset-option")
+    return options | parse_dataset_options(others or [], dataset)
 
 
 PREPARE_EXAMPLES = """
@@ -334,7 +336,7 @@ def prepare(
     from domainwise.data.hugging_face import find_hub_dataset, is_hub_dataset
     from domainwise.training.registry import build_dataset
 
-    options = _collect_options(image_size, skip_broken, dataset_option)
+    options = _collect_options(dataset, image_size, skip_broken, dataset_option)
     errors = make_console(quiet, stderr=True)
     with DataProgress(errors) as progress:
         if dataset in SOURCES and dataset in DESCRIPTIONS:

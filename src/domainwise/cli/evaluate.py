@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
-from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet, parse_literals
+from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet, parse_dataset_options
 
 if TYPE_CHECKING:
     from domainwise.storage.run_folder import Which
@@ -67,7 +67,7 @@ def evaluate(
     """
     from domainwise.training.model_evaluation import evaluate_models
 
-    options = parse_literals(dataset_option or [], "--dataset-option")
+    options = parse_dataset_options(dataset_option or [], dataset)
     with DataProgress(make_console(quiet, stderr=True)) as progress:
         evaluations = evaluate_models(
             run,

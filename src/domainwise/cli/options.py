@@ -66,7 +66,10 @@ def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> C
 
         def run(**values: Any) -> None:
             settings = {each.name: values.pop(each.name) for each in generated}
-            command(settings=_collect_settings(settings, is_default_none), **values)
+            # A sweep has a list of datasets, which is not a setting of its runs.
+            datasets = settings.get("dataset") or values.get("dataset") or ()
+            datasets = [datasets] if isinstance(datasets, str) else datasets
+            command(settings=_collect_settings(settings, is_default_none, datasets), **values)
 
         run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
         # Typer reads both.
@@ -108,6 +111,19 @@ def parse_literals(words: Sequence[str], option: str) -> dict[str, Any]:
     return {name: _parse_literal(value) for name, value in parse_pairs(words, option).items()}
 
 
+def parse_dataset_options(words: Sequence[str], *datasets: str) -> dict[str, Any]:
+    """Parse the options of datasets as literals, but those that `hf:` declares as strings stay so: `config=2023`."""
+    texts = parse_pairs(words, "--dataset-option")
+    options = {name: _parse_literal(text) for name, text in texts.items()}
+    if not options or not any(name.startswith("hf:") for name in datasets):
+        return options
+    from domainwise.data.hugging_face import hugging_face_dataset
+
+    parameters = inspect.signature(hugging_face_dataset).parameters
+    names = [name for name in texts if name in parameters and parameters[name].annotation is str]
+    return options | {name: texts[name] for name in names if not isinstance(options[name], str)}
+
+
 def _option_parameter(field: "dataclasses.Field[Any]", is_default_none: bool) -> inspect.Parameter:
     kind = _option_type(field)
     names = option_names(field)
@@ -134,7 +150,7 @@ def _format_default(default: Any) -> str:
     return "" if default in (None, (), False, dataclasses.MISSING) else f"`{default}`"
 
 
-def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[str, Any]:
+def _collect_settings(values: Mapping[str, Any], is_default_none: bool, datasets: Sequence[str]) -> dict[str, Any]:
     """Turn what typer parsed into settings of `RunConfig`; hyperparameters stay pairs of strings."""
     settings = {name: value for name, value in values.items() if name not in _SHORTCUTS}
     if settings.get("attack_radius") is not None:
@@ -143,7 +159,7 @@ def _collect_settings(values: Mapping[str, Any], is_default_none: bool) -> dict[
         settings["hparams"] = parse_pairs(settings["hparams"] or [], "--hparam")
     if "dataset_options" in settings:
         shortcuts = {name: values[name] for name in _SHORTCUTS if values[name]}
-        options = parse_literals(settings["dataset_options"] or [], "--dataset-option")
+        options = parse_dataset_options(settings["dataset_options"] or [], *datasets)
         settings["dataset_options"] = {**shortcuts, **options}
     if "average_options" in settings:
         settings["average_options"] = parse_literals(settings["average_options"] or [], "--average-option")

@@ -197,7 +197,7 @@ def assign_roles(dataset: NamedDomains, train_domains: Sequence[str] = (), test_
         by_role = {role: tuple(n for n in fixed if fixed[n] == role) for role in ("train", "validation", "test")}
         train = tuple(train_domains) or by_role["train"]
         if not train:
-            raise DomainwiseError(f"no domain of {dataset.name} has the role train; nothing can be trained on")
+            raise DomainwiseError(f"{dataset.name} is for evaluation only: it has no training domain")
         assignment = "fixed" if set(train) == set(by_role["train"]) else "named"
         return Roles(train, by_role["validation"], tuple(test_domains) or by_role["test"], assignment)
     if not test_domains and set(train_domains) < set(known):

@@ -4,8 +4,10 @@
 they are decoded into our cache, by the same rule as files.
 """
 
+import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from typing import Any, TypeGuard
 from domainwise.data.dataset import Dataset
 from domainwise.data.decoding import ImageFile, TableImage, UnreadableFile, read_image_file
 from domainwise.data.image_datasets import IMAGE_SIZE, OnListing, build_image_dataset, ignore_listing
-from domainwise.data.listing import Listing, build_domain_files, build_listing, name_dataset
+from domainwise.data.listing import Listing, build_domain_files, build_listing, is_saved_table, name_dataset
 from domainwise.data.paths import OnProgress, expand_home, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.storage.hub import PREFIX, HubName, parse_name
@@ -94,6 +96,8 @@ def list_hub_dataset(
     Classes and domains are sorted by name, integers by value. Images are in the order of their rows.
     """
     splits = _load_splits(name, config)
+    if not any(map(len, splits.values())):
+        raise DomainwiseError(f"{name} has no rows")
     if split != ALL_SPLITS:
         if split not in splits:
             raise unknown_choice(f"split of {name}", split, (*splits, ALL_SPLITS))
@@ -101,7 +105,8 @@ def list_hub_dataset(
     files: list[ImageFile] = []
     labels: list[str | int] = []
     domains: list[str | int] = []
-    for split_name, rows in splits.items():
+    # An empty split may lack columns, or have them without a type.
+    for split_name, rows in ((split_name, rows) for split_name, rows in splits.items() if len(rows)):
         where = f"{name}, split {split_name}"
         options = {"image_column": image_column, "label_column": label_column, "domain_column": domain_column}
         for option, column in options.items():
@@ -114,7 +119,7 @@ def list_hub_dataset(
         domains += _read_names(rows, domain_column, where)
         files += _list_column(rows, image_column, where)
     if not files:
-        raise DomainwiseError(f"{name} has no rows")
+        raise DomainwiseError(f"{name} has no rows in split {split}")
     classes = {value: index for index, value in enumerate(_sort_values(labels))}
     images: dict[str | int, list[tuple[ImageFile, int]]] = {value: [] for value in _sort_values(domains)}
     for file, label, domain in zip(files, labels, domains, strict=True):
@@ -136,18 +141,63 @@ def _load_splits(name: str, config: str) -> Mapping[str, Any]:
     source = find_hub_dataset(name)
     if isinstance(source, Path) and not source.is_dir():
         raise DomainwiseError(f"folder {source} not found; a dataset of the Hub is {PREFIX}owner/name")
+    if config and isinstance(source, Path) and is_saved_table(source):
+        raise DomainwiseError(
+            f"{name} was written by save_to_disk, which has no configurations; remove the option config={config}"
+        )
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError as error:
         raise DomainwiseError(f"{name} needs datasets; install it with: pip install 'domainwise[datasets]'") from error
+    commit = None if isinstance(source, Path) else _find_commit(datasets, source)
     with _use_library(datasets, name):
-        if isinstance(source, Path) and any((source / each).is_file() for each in ("state.json", "dataset_dict.json")):
-            loaded = datasets.load_from_disk(str(source))
-        elif isinstance(source, Path):
+        if isinstance(source, Path) and is_saved_table(source):
+            return _load_saved_splits(datasets, source)
+        if isinstance(source, Path):
             loaded = datasets.load_dataset(str(source.resolve()), config or None)
         else:
-            loaded = datasets.load_dataset(source.name, config or None, revision=source.revision)
-    return loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
+            loaded = datasets.load_dataset(source.name, config or None, revision=commit)
+    splits = loaded if isinstance(loaded, dict) else {str(loaded.split or "train"): loaded}
+    _check_commit(splits, name, commit)
+    return splits
+
+
+def _find_commit(datasets: Any, source: HubName) -> str | None:
+    """Return the commit that a revision stands for; None without a revision."""
+    if source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision):
+        return source.revision
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi(endpoint=datasets.config.HF_ENDPOINT).dataset_info(source.name, revision=source.revision).sha
+    except Exception as error:  # as below
+        raise DomainwiseError(
+            f"revision {source.revision} of {PREFIX}{source.name} was not found ({_describe_error(error)}); without a "
+            "connection, give a commit of 40 digits"
+        ) from error
+
+
+def _check_commit(splits: Mapping[str, Any], name: str, commit: str | None) -> None:
+    """Raise an error if the splits are not of this commit: offline, the library loads the latest in its cache."""
+    folders = {Path(file["filename"]).parent.name for rows in splits.values() for file in rows.cache_files}
+    if commit is not None and folders != {commit}:
+        raise DomainwiseError(
+            f"{name} could not be downloaded, and the latest revision in the cache of the datasets library is another"
+        )
+
+
+def _load_saved_splits(datasets: Any, folder: Path) -> dict[str, Any]:
+    """Load the splits that `save_to_disk` wrote; those without rows, on which the library fails, are left out."""
+    if (folder / "state.json").is_file():
+        folders = [folder]
+    else:
+        folders = [folder / name for name in json.loads((folder / "dataset_dict.json").read_bytes())["splits"]]
+    splits = {}
+    for each in folders:
+        if json.loads((each / "state.json").read_bytes()).get("_data_files") != []:
+            rows = datasets.load_from_disk(str(each))
+            splits[str(rows.split or "train") if each == folder else each.name] = rows
+    return splits
 
 
 @contextmanager
@@ -169,14 +219,16 @@ def _use_library(datasets: Any, name: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         # The library and those below it raise many types of errors for files that they cannot read.
-        cause = error.__cause__ or error
-        reason = " ".join(str(cause).split()) or type(cause).__name__
-        raise DomainwiseError(f"{name} could not be loaded: {reason}") from error
+        raise DomainwiseError(f"{name} could not be loaded: {_describe_error(error.__cause__ or error)}") from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         if hides_bars:
             datasets.enable_progress_bars()
+
+
+def _describe_error(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _read_names(rows: Any, column: str, where: str) -> list[str | int]:
@@ -187,10 +239,14 @@ def _read_names(rows: Any, column: str, where: str) -> list[str | int]:
     for row, value in enumerate(values):
         if value is None or value == "" or (class_names is not None and value < 0):
             raise DomainwiseError(f"{where} has no {column} in row {row}")
+        if class_names is not None and value >= len(class_names):
+            raise DomainwiseError(
+                f"{where} has {column} {value} in row {row}, but the column has only {len(class_names)} class names"
+            )
         if not isinstance(value, str | int):
             raise DomainwiseError(
-                f"column {column!r} of {where} has values of type {type(value).__name__}; expected class labels, "
-                "strings or integers"
+                f"column {column!r} of {where} has values of type {type(value).__name__}; expected ClassLabel, "
+                "string or integer"
             )
     return list(values) if class_names is None else [class_names[value] for value in values]
 
@@ -221,7 +277,7 @@ def _list_column(rows: Any, column: str, where: str) -> list[ImageFile]:
         first = rows[0][column] if len(rows) else None
     except Exception as error:  # pyarrow's errors have no common base that is not Exception
         kind = type(rows.features[column]).__name__
-        raise DomainwiseError(f"column {column!r} of {where} has no images but {kind}") from error
+        raise DomainwiseError(f"column {column!r} of {where} has no images; its type is {kind}") from error
     table = _ImageColumn(rows, column, f"{where}, column {column}", _read_version(rows.cache_files))
     if first is None or first["bytes"] is not None:
         return [TableImage(table, row) for row in range(len(rows))]

@@ -66,10 +66,29 @@ def list_images(root: str | Path) -> Listing:
     """List the images of a folder, a CSV file or a JSON file."""
     path = expand_home(root)
     if path.is_dir():
-        return list_folder(path)
+        try:
+            return list_folder(path)
+        except DomainwiseError:
+            check_not_table(path)
+            raise
     if path.suffix.lower() in LIST_SUFFIXES and path.is_file():
         return list_csv(path) if path.suffix.lower() == ".csv" else list_json(path)
-    raise DomainwiseError(f"{path} is neither a folder of images nor a CSV file nor a JSON file")
+    kinds = "a folder of images, a CSV file or a JSON file"
+    if not os.path.lexists(path):
+        raise DomainwiseError(f"{path} not found; expected {kinds}")
+    raise DomainwiseError(f"{path} is not {kinds}")
+
+
+def is_saved_table(folder: Path) -> bool:
+    """Return whether `save_to_disk` of the datasets library wrote a folder: one split, or several."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def check_not_table(path: Path) -> None:
+    """Raise an error if a folder that is no folder of images has a format of the datasets library."""
+    if is_saved_table(path) or any(any(path.glob(pattern)) for pattern in ("*.parquet", "*/*.parquet")):
+        name = path if path.is_absolute() or str(path).startswith(".") else f"./{path}"
+        raise DomainwiseError(f"{path} is a dataset in a format of the Hugging Face Hub; pass it as hf:{name}")
 
 
 def name_dataset(path: str | Path) -> str:
@@ -274,6 +293,9 @@ def list_json(file: Path) -> Listing:
     """
     content = dict(read_rows(file, _parse_json))
     classes = sorted({label for by_class in content.values() for label in by_class})
+    for kind in classes:
+        if not any(by_class.get(kind) for by_class in content.values()):
+            raise DomainwiseError(f"{file} lists no images of class {kind!r} in any domain")
     domains = []
     for name, by_class in sorted(content.items()):
         images: list[tuple[ImageFile, int]] = [
@@ -291,7 +313,7 @@ def _parse_json(file: Path, lines: Iterable[str]) -> Iterator[tuple[str, dict[st
     def check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # Of two equal keys, the module keeps the last.
         if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
-            raise DomainwiseError(f"{file} has two entries named {repeated[0]!r} in one place; merge them")
+            raise DomainwiseError(f"{file} has the key {repeated[0]!r} twice; merge its two entries")
         if not all(key.strip() for key, _ in pairs):
             raise DomainwiseError(f"{file} has an empty name; every domain and class needs one")
         return dict(pairs)
@@ -375,6 +397,8 @@ def read_rows(
             raise DomainwiseError(f"{file} could not be read: {reason}")
         with open(file, newline="", encoding="utf-8-sig") as lines:
             rows = list(parse(file, lines))
+    except FileNotFoundError as error:
+        raise DomainwiseError(f"{file} not found") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DomainwiseError(f"{file} could not be read: {error}") from error
     if not rows:

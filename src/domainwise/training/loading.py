@@ -1,5 +1,6 @@
 """Builds the algorithm of a config, and loads the model, the algorithm or the data of a finished run."""
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from domainwise.algorithms import Algorithm
 from domainwise.algorithms.sharpness import Sharpness
 from domainwise.data import DATASETS, Dataset
 from domainwise.data.dataset import Roles, Split, assign_roles, split_domains
+from domainwise.data.hugging_face import is_hub_dataset
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks.backbones import TIMM
@@ -135,6 +137,10 @@ def make_refit_config(
 def _require_dataset(folder: RunFolder, settings: Mapping[str, Any], dataset: AnyDataset | None) -> AnyDataset:
     """Return the dataset of a run, which must be given unless it has a name here."""
     stored = str(settings.get("dataset"))
+    if dataset is None and is_hub_dataset(stored):
+        raise DomainwiseError(
+            f"the run in {folder.path} used a dataset of the Hugging Face Hub; pass --dataset {shlex.quote(stored)}"
+        )
     if dataset is None and stored not in DATASETS and stored.lower() not in find_plugins("dataset"):
         raise DomainwiseError(
             f"the run in {folder.path} used a custom dataset, {settings.get('dataset')}; pass it with --dataset"

@@ -13,7 +13,7 @@ from torch import Tensor
 from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.image_datasets import build_image_dataset
-from domainwise.data.listing import DomainFiles, Listing, find_images
+from domainwise.data.listing import DomainFiles, Listing, check_not_table, find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.selection.metrics import parse_metrics
@@ -292,6 +292,7 @@ def _build_single_domain(
     by_class = {label: files for label, files in by_class.items() if files}
     files = tuple(file for each in by_class.values() for file in each)
     if not files:
+        check_not_table(root)
         raise DomainwiseError(f"no images found in {root}: expected at root/domain/class/image or root/class/image")
     labels = tuple(label for label, each in enumerate(by_class.values()) for _ in each)
     listing = Listing(name, tuple(by_class), (DomainFiles(name, files, labels),))

@@ -20,7 +20,7 @@ from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
 from domainwise.data.hugging_face import hugging_face_dataset, is_hub_dataset, name_hub_dataset
 from domainwise.data.image_datasets import OnListing, ignore_listing, image_files
-from domainwise.data.listing import LIST_SUFFIXES, name_dataset
+from domainwise.data.listing import LIST_SUFFIXES, check_not_table, name_dataset
 from domainwise.data.paths import OnProgress, data_folder, expand_home, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_unprintable
@@ -189,6 +189,8 @@ def check_options(dataset: AnyDataset, options: Mapping[str, Any]) -> None:
     allowed, is_own = dataset_options(dataset), is_own_code(find_dataset_builder(dataset))
     for option, value in options.items():
         if option not in allowed:
+            if is_path(dataset):
+                check_not_table(expand_home(str(dataset)))
             raise unknown_choice(f"option of dataset {dataset_name(dataset)}", option, allowed)
         if not is_own:
             _check_option(option, allowed[option].annotation, value)

@@ -144,7 +144,7 @@ def test_domains_of_a_fixed_role_can_be_left_out() -> None:
         (
             lambda: Dataset("untrained", ("cat", "dog"), (domain("one", "test"),)),
             {},
-            "no domain of untrained has the role train",
+            "untrained is for evaluation only: it has no training domain",
         ),
     ],
 )

@@ -1,11 +1,13 @@
 """Datasets in the formats of the Hugging Face Hub: local folders, and the Hub's own client against a server."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 import pytest
 import torch
 from huggingface_hub import constants
@@ -150,7 +152,10 @@ def test_broken_images_are_named_by_their_row(pets: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label": [0.5] * 12}, "column 'label' of hf:./saved, split train has values of type float; expected"),
+        (
+            {"label": [0.5] * 12},
+            "column 'label' of hf:./saved, split train has values of type float; expected ClassLabel, string",
+        ),
         ({"label": ["cat"] * 12}, "hf:./saved has images of one class only, 'cat'"),
         ({"domain": ["a"] * 11 + [None]}, "hf:./saved, split train has no domain in row 11"),
     ],
@@ -160,10 +165,70 @@ def test_unusable_columns_raise(pets: Path, changes: dict[str, list[Any]], messa
     assert error_of(list_hub_dataset, "hf:./saved").startswith(message)
 
 
+def test_class_label_without_a_name_raises(pets: Path) -> None:
+    names = datasets.ClassLabel(names=["cat", "dog"])
+    table = make_table(pets, label=[0, 1] * 6).cast_column("label", names)
+    # Casting checks the range, but files may have any number.
+    numbers = pa.array([0, 1] * 5 + [0, 2], pa.int64())
+    table = datasets.Dataset(table.data.table.set_column(1, "label", numbers), info=table.info)
+    table.save_to_disk("saved")
+    assert error_of(list_hub_dataset, "hf:./saved") == (
+        "hf:./saved, split train has label 2 in row 11, but the column has only 2 class names"
+    )
+
+
+EMPTY: dict[str, list[Any]] = {"image": [], "label": [], "domain": []}
+
+
+@pytest.mark.parametrize("content", [{}, EMPTY])
+@pytest.mark.parametrize("has_splits", [False, True])
+def test_dataset_without_rows_raises(content: dict[str, list[Any]], has_splits: bool) -> None:
+    table = datasets.Dataset.from_dict(content)
+    (datasets.DatasetDict({"train": table, "test": table}) if has_splits else table).save_to_disk("saved")
+    assert error_of(list_hub_dataset, "hf:./saved") == "hf:./saved has no rows"
+
+
+def test_empty_split_is_left_out(pets: Path) -> None:
+    table = make_table(pets)
+    datasets.DatasetDict({"train": table, "test": datasets.Dataset.from_dict(EMPTY)}).save_to_disk("saved")
+    assert_same_images("hf:./saved", pets)
+    assert error_of(list_hub_dataset, "hf:./saved", split="test").startswith("unknown split of hf:./saved 'test'")
+
+
+def test_saved_dataset_has_no_configurations(pets: Path) -> None:
+    make_table(pets).save_to_disk("saved")
+    assert error_of(list_hub_dataset, "hf:./saved", config="small") == (
+        "hf:./saved was written by save_to_disk, which has no configurations; remove the option config=small"
+    )
+
+
+@pytest.mark.parametrize("kind", ["split", "splits", "parquet", "parquet in data"])
+@pytest.mark.parametrize("place", ["saved", "./saved", "../{folder}/saved", "{parent}/{folder}/saved"])
+def test_folder_without_prefix_raises_with_the_prefix(pets: Path, tmp_path: Path, kind: str, place: str) -> None:
+    table = make_table(pets)
+    if kind == "split":
+        table.save_to_disk("saved")
+    elif kind == "splits":
+        datasets.DatasetDict({"train": table}).save_to_disk("saved")
+    else:
+        folder = Path("saved") if kind == "parquet" else Path("saved/data")
+        folder.mkdir(parents=True)
+        table.to_parquet(folder / "train-00000-of-00001.parquet")
+    place = place.format(folder=tmp_path.name, parent=tmp_path.parent)
+    message = error_of(image_files, place)
+    assert message.startswith(f"{Path(place)} is a dataset in a format of the Hugging Face Hub; pass it as hf:")
+    assert_same_images(message.rpartition(" ")[2], pets)
+
+
+def test_images_with_a_table_beside_them_are_a_folder_of_images(pets: Path) -> None:
+    make_table(pets).to_parquet(pets / "metadata.parquet")
+    assert image_files(pets, image_size=12).classes == ("cat", "dog")
+
+
 def test_column_without_images_raises(pets: Path) -> None:
     make_table(pets, label=list(range(12))).save_to_disk("saved")
     assert error_of(list_hub_dataset, "hf:./saved", image_column="label") == (
-        "column 'label' of hf:./saved, split train has no images but Value"
+        "column 'label' of hf:./saved, split train has no images; its type is Value"
     )
 
 
@@ -197,13 +262,29 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         parquet = (hub.keep((tmp_path / "train.parquet").read_bytes()), True)
-        hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
+        first = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
         assert_same_images("hf:owner/pets", pets)
         assert ("GET", f"/storage/{parquet[0]}") in hub.requests
+        # A revision stays what it was when the dataset changes.
+        make_table(pets).select(range(3, 12)).to_parquet("changed.parquet")
+        changed = (hub.keep((tmp_path / "changed.parquet").read_bytes()), True)
+        second = hub.commit("owner/pets", {"train-00000-of-00001.parquet": changed})
+        assert_same_images(f"hf:owner/pets@{first}", pets)
+        for revision in ("", "@main"):
+            assert len(list_hub_dataset(f"hf:owner/pets{revision}").domains[0].files) == 3
+        assert "revision v9 of hf:owner/pets was not found (404" in error_of(list_hub_dataset, "hf:owner/pets@v9")
     for offline in (constants, datasets.config):
         monkeypatch.setattr(offline, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(cache, "decode_image", refuse)
-    assert_same_images("hf:owner/pets", pets)
+    # Offline, the library itself would load the latest instead.
+    assert error_of(list_hub_dataset, f"hf:owner/pets@{first}") == (
+        f"hf:owner/pets@{first} could not be downloaded, and the latest revision in the cache of the datasets library "
+        "is another"
+    )
+    shutil.rmtree(next((tmp_path / "hf").rglob(second)))
+    for revision in ("", f"@{first}"):
+        assert_same_images(f"hf:owner/pets{revision}", pets)
+    assert error_of(list_hub_dataset, "hf:owner/pets@main").endswith("without a connection, give a commit of 40 digits")
     assert error_of(list_hub_dataset, "hf:owner/others").startswith(
         "hf:owner/others is not in the cache of the datasets library and could not be downloaded (Couldn't reach"
     )

@@ -139,7 +139,8 @@ def test_missing_folder_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no such"
     assert error_message(list_folder, missing) == f"folder {missing} could not be read: No such file or directory"
     assert (
-        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+        error_message(list_images, missing)
+        == f"{missing} not found; expected a folder of images, a CSV file or a JSON file"
     )
 
 
@@ -348,17 +349,15 @@ def test_csv_may_have_non_ascii_names(tmp_path: Path) -> None:
 
 def test_missing_csv_raises(tmp_path: Path) -> None:
     missing = tmp_path / "no.csv"
-    assert error_message(list_csv, missing).startswith(f"{missing} could not be read: ")
-    assert (
-        error_message(list_images, missing) == f"{missing} is neither a folder of images nor a CSV file nor a JSON file"
+    assert error_message(list_csv, missing) == f"{missing} not found"
+    assert error_message(list_images, missing) == (
+        f"{missing} not found; expected a folder of images, a CSV file or a JSON file"
     )
 
 
 def test_other_file_types_raise(tmp_path: Path) -> None:
     touch(tmp_path / "images.zip")
-    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(
-        list_images, tmp_path / "images.zip"
-    )
+    assert "is not a folder of images, a CSV file or a JSON file" in error_message(list_images, tmp_path / "images.zip")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +400,7 @@ def test_large_csv_raises_before_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pipe", "pipe.csv"])
 def test_fifo_is_no_dataset(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    assert "neither a folder of images nor a CSV file nor a JSON file" in error_message(list_images, tmp_path / name)
+    assert "is not a folder of images, a CSV file or a JSON file" in error_message(list_images, tmp_path / name)
     assert error_message(list_csv, tmp_path / name).endswith("could not be read: not a regular file")
 
 
@@ -470,7 +469,7 @@ def test_missing_or_unreadable_nico_list_raises(tmp_path: Path) -> None:
     file.write_bytes("ä".encode("latin-1"))
     assert error_message(list_nico, root).startswith(f"{file} could not be read: ")
     file.unlink()
-    assert error_message(list_nico, root).startswith(f"{file} could not be read: ")
+    assert error_message(list_nico, root) == f"{file} not found"
 
 
 def test_nico_without_images_raises(tmp_path: Path) -> None:
@@ -530,15 +529,25 @@ def test_json_lists_the_same_files_as_the_folder(tmp_path: Path) -> None:
         ({"day": {"cat": [""]}}, "; the list of class 'cat' of 'day' has an empty path"),
         ({"day": {"cat": ["a\0.png"]}}, "has a path that no file can have: 'a\\x00.png' of class 'cat'"),
         ('{"day": {"cat": ["\\ud800.png"]}}', "has a path that no file can have: '\\ud800.png' of class 'cat'"),
-        ('{"day": {"cat": ["1.png"], "cat": ["2.png"]}}', "has two entries named 'cat' in one place; merge them"),
+        ('{"day": {"cat": ["1.png"], "cat": ["2.png"]}}', "has the key 'cat' twice; merge its two entries"),
         ({" ": {"cat": ["1.png"]}}, "has an empty name; every domain and class needs one"),
         ({"day": {"cat": []}, "x": {"cat": ["1.png"], "dog": ["2.png"]}}, "lists no images of domain 'day'"),
         ({"day": {"cat": ["1.png"]}}, "has images of one class only, 'cat'"),
+        (
+            {"day": {"cat": ["1.png"], "dog": ["2.png"], "cow": []}, "x": {"cat": ["3.png"], "cow": []}},
+            "lists no images of class 'cow' in any domain",
+        ),
         ({"day": {"cat": ["1.png"], "dog": ["./1.png"]}}, "are the same file"),
     ],
 )
 def test_unusable_json_raises(tmp_path: Path, content: object, reason: str) -> None:
     assert reason in error_message(list_json, write_json(tmp_path, content))
+
+
+def test_missing_json_raises(tmp_path: Path) -> None:
+    missing = tmp_path / "no.json"
+    assert error_message(list_json, missing) == f"{missing} not found"
+    assert error_message(list_images, missing).startswith(f"{missing} not found; expected ")
 
 
 def test_large_json_raises_before_it_is_read(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def gray_data(seed: int) -> Any:
     ("dataset", "options", "message"),
     [
         ("{new}", {"domains": ["dusc"]}, "unknown domain of .* 'dusc'; did you mean 'dusk'"),
-        ("{new}/nothing", {}, "is neither a folder of images nor a CSV file"),
+        ("{new}/nothing", {}, "nothing not found; expected a folder of images"),
         ("{new}", {"which": "newest"}, "unknown model of a run 'newest'"),
         ("silhouettes", {"options": FEW}, "does not have the classes cow, camel of silhouettes, only green, red"),
         (

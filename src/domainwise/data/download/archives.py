@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, Literal
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
@@ -58,6 +58,21 @@ def unpack_archive(archive: Path, target: Path, *, on_progress: OnProgress = ign
     return target
 
 
+def is_archive(file: Path, name: str) -> bool:
+    """Return whether a file is an archive of the kind that the suffix of `name` says; it is not read to the end."""
+    if name.endswith(".zip"):
+        return zipfile.is_zipfile(file)
+    try:
+        with tarfile.open(file, _tar_mode(name)):
+            return True
+    except _DAMAGE_ERRORS:
+        return False
+
+
+def _tar_mode(name: str) -> Literal["r:", "r:gz"]:
+    return "r:" if name.endswith(".tar") else "r:gz"
+
+
 def _unpack_zip(archive: Path, target: Path, on_progress: OnProgress) -> None:
     with zipfile.ZipFile(archive) as file:
         members = file.infolist()
@@ -79,7 +94,7 @@ def _is_plain_member(member: zipfile.ZipInfo) -> bool:
 
 
 def _unpack_tar(archive: Path, target: Path, on_progress: OnProgress) -> None:
-    with tarfile.open(archive, "r:" if archive.suffix == ".tar" else "r:gz") as file:
+    with tarfile.open(archive, _tar_mode(archive.name)) as file:
         members = file.getmembers()
         _check_end(file)
         # tarfile's filter resolves links on disk, but some versions let a hard link duplicate a symlink in a folder

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from domainwise.data.download.archives import ARCHIVE_SUFFIXES, is_archive
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
 from domainwise.storage.files import write_atomic
@@ -36,6 +37,8 @@ def fetch_file(
     timeout: float = 30,
 ) -> Path:
     """Download a file from the first of `urls` that has it; `target` is complete or absent at any time.
+
+    If the name of `target` ends like an archive, anything else that a server sends counts as a failure.
 
     The bytes received so far are kept in `<target>.partial`; the next call requests only the rest if the server still
     has the same version of the file. The checksum of the download is written to `<target>.sha256`, for comparison if
@@ -83,10 +86,9 @@ def _is_web_page(file: Path) -> bool:
 
 
 def _verify_existing(target: Path, expected: "Checksum | None", on_progress: OnProgress) -> None:
+    what = "an archive" if target.name.endswith(ARCHIVE_SUFFIXES) else "the file of that name"
     if _is_web_page(target):
-        raise DomainwiseError(
-            f"{target} is a web page, not the file of that name; replace it with the file, or delete it"
-        )
+        raise DomainwiseError(f"{target} is a web page, not {what}; replace it, or delete it to download it again")
     if expected is None:
         return
     digests = compute_digests(target, [expected.algorithm], target.name, on_progress)
@@ -100,6 +102,10 @@ def _fetch_from(url: str, target: Path, expected: "Checksum | None", on_progress
     if _is_web_page(partial.path):
         partial.delete()
         raise DownloadFailed(_WEB_PAGE)
+    suffix = next((each for each in ARCHIVE_SUFFIXES if target.name.endswith(each)), None)
+    if suffix and not is_archive(partial.path, target.name):
+        partial.delete()
+        raise DownloadFailed(f"got a file that is not a {suffix} archive")
     algorithms = {"sha256", *([expected.algorithm] if expected else [])}
     digests = compute_digests(partial.path, algorithms, target.name, on_progress)
     if expected and (mismatch := expected.describe_mismatch(digests)):

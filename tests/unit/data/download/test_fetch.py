@@ -1,10 +1,13 @@
 """Downloads from a real server: complete, resumed, changed, truncated and wrong."""
 
 import hashlib
+import io
 import random
 import signal
 import socket
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +17,17 @@ from download_server import FileServer, Served, file_server, python_process, wai
 from domainwise.data.download.fetch import fetch_file, parse_checksum
 from domainwise.errors import DomainwiseError
 
-BODY = random.Random(0).randbytes(40_000)
-OTHER = random.Random(1).randbytes(40_000)
+
+def zip_noise(seed: int, size: int = 40_000) -> bytes:
+    """A zip file of this size."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("x", random.Random(seed).randbytes(size - 100))
+    return buffer.getvalue()
+
+
+BODY = zip_noise(0)
+OTHER = zip_noise(1)
 SHA256 = "sha256:" + hashlib.sha256(BODY).hexdigest()
 MD5 = "md5:" + hashlib.md5(BODY, usedforsecurity=False).hexdigest()
 
@@ -253,11 +265,42 @@ def test_web_page_that_claims_to_be_an_archive_is_not_kept(server: FileServer, t
     assert fetch_file([server.url("data.zip"), server.url("mirror.zip")], target).read_bytes() == BODY
 
 
+def make_tar(mode: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as file:  # type: ignore[call-overload]
+        file.addfile(tarfile.TarInfo("x"))
+    return buffer.getvalue()
+
+
+ARCHIVES = {".zip": BODY, ".tar": make_tar("w"), ".tar.gz": make_tar("w:gz"), ".tgz": make_tar("w:gz")}
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+@pytest.mark.parametrize("wrong", ["other archive", "truncated", "text", "empty"])
+def test_next_mirror_is_tried_if_a_file_is_not_the_archive(
+    server: FileServer, tmp_path: Path, suffix: str, wrong: str
+) -> None:
+    target, good = tmp_path / f"data{suffix}", ARCHIVES[suffix]
+    other = make_tar("w:gz") if suffix in (".zip", ".tar") else BODY
+    bodies = {"other archive": other, "truncated": good[:20], "text": b'{"error": "rate limit"}', "empty": b""}
+    server.files["wrong"], server.files["good"] = Served(bodies[wrong]), Served(good)
+    with pytest.raises(DomainwiseError) as caught:
+        fetch_file([server.url("wrong")], target)
+    assert f"{server.url('wrong')}: got a file that is not a {suffix} archive; try" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert fetch_file([server.url("wrong"), server.url("good")], target).read_bytes() == good
+
+
+def test_other_files_may_have_any_content(server: FileServer, tmp_path: Path) -> None:
+    server.files["list.txt"] = Served(b"a\n")
+    assert fetch_file([server.url("list.txt")], tmp_path / "list.txt").read_bytes() == b"a\n"
+
+
 @pytest.mark.parametrize("checksum", [None, f"md5:{'0' * 32}"])
 def test_web_page_saved_by_hand_is_not_used(target: Path, checksum: str | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(PAGE)
-    with pytest.raises(DomainwiseError, match="is a web page, not the file of that name"):
+    with pytest.raises(DomainwiseError, match=r"data\.zip is a web page, not an archive; replace it, or delete it"):
         fetch_file([], target, checksum=checksum)
     assert target.exists()
 
