@@ -17,6 +17,7 @@ from domainwise.explain.attention import measure_attention
 from domainwise.explain.corruption_errors import measure_corruptions
 from domainwise.explain.corruptions import check_corruptible
 from domainwise.explain.features import map_features
+from domainwise.explain.gradcam import find_finer_layer, find_target_layer
 from domainwise.explain.perturbations import (
     has_perturbation,
     measure_ranks,
@@ -190,6 +191,11 @@ def _draw_grad_cam(runs: Mapping[str, OpenRun], domain: str, which: Which, devic
         f"The same images of {domain}, which no model was trained on; a green frame marks a correct prediction. "
         "Heat is the evidence for the predicted class, scaled per map."
     )
+    layer = find_target_layer(first.model(which), first.dataset.image_shape)
+    if layer.is_coarse:
+        finer = find_finer_layer(first.model(which), first.dataset.image_shape)
+        hint = "" if finer is None else f"; an earlier layer has more (domainwise explain --layer {finer.name})"
+        caption += f" Maps of {layer.height} x {layer.width} cells are too coarse to locate anything{hint}."
     figure = plot_gradcam(runs, examples, which=which, device=device)
     return _build_picture(
         "Where the models look (Grad-CAM)", caption + _describe_attention(runs, domain, which, device), figure

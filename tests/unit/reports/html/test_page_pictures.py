@@ -122,6 +122,16 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
     assert page.count("<img alt=") == 5
 
 
+def test_maps_that_are_too_coarse_say_so(runs: dict[str, Path], tmp_path: Path) -> None:
+    options = {**SMALL, "image_size": 16}
+    small = train(
+        RunConfig(algorithm="erm", steps=1, batch_size=8, dataset_options=options, output=tmp_path / "small")
+    ).folder
+    coarse, fine = (draw_model_pictures({"erm": run}, "shift_8")[0].caption for run in (small, runs["erm"]))
+    assert "Maps of 2 x 2 cells are too coarse to locate anything; an earlier layer has more (domainwise" in coarse
+    assert "coarse" not in fine
+
+
 def test_an_unexpected_error_in_a_picture_is_named(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
