@@ -42,6 +42,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "domainwise.integrations": (
         "domainwise.integrations.lightning.AdversarialTraining",
         "domainwise.integrations.transformers.AdversarialTrainingMixin",
+        "domainwise.integrations.torchattacks.PerturbationAttack",
+        "domainwise.integrations.foolbox.PerturbationAttack",
     ),
     "domainwise.averaging": (),
     "domainwise.algorithms": tuple(
@@ -51,7 +53,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "domainwise.testing": (),
     "domainwise.hparams": (),
     "domainwise.data": (),
-    "domainwise.networks": (),
+    "domainwise.networks": tuple(
+        f"domainwise.networks.finetuning.{name}" for name in ("prepare_network_", "count_parameters")
+    ),
     "domainwise.training": (
         "domainwise.training.loading.open_run",
         "domainwise.training.prediction.predict_images",

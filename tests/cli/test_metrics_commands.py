@@ -84,8 +84,8 @@ def _confusions(content: dict[str, Any]) -> list[list[list[int]]]:
             ("sweep", "--metrics", "auc", "--dataset", "silhouettes", "--algorithm", "erm"),
             "unknown metric to record 'auc'",
         ),
-        (("evaluate", "{runs}/erm", "--dataset", "silhouettes", "--metrics", "accuracy"), "unknown metric to record"),
-        (("report", "{runs}", "--metric", "confusion"), "unknown metric 'confusion'"),
+        (("evaluate", "{runs}/erm", "--dataset", "silhouettes", "--metrics", "acc"), "unknown metric to record"),
+        (("report", "{runs}", "--metric", "confusion"), "confusion is a matrix, not a number"),
         (("report", "{runs}", "--metric", "ece", "--paper"), "the paper has accuracies only"),
     ],
 )

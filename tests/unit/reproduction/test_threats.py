@@ -174,5 +174,11 @@ def test_the_result_has_tables_a_picture_and_a_page(plan: RecipePlan) -> None:
         "Accuracy under each threat on silhouettes, percent",
         "Difference to erm on silhouettes, points",
     ]
-    assert [file.name for file in result.files] == ["result.md", "threats_silhouettes.png", "result.html"]
+    assert [file.name for file in result.files] == [
+        *("result.md", "threats_silhouettes.png", "threats.csv", "result.html")
+    ]
+    assert (
+        pl.read_csv(result.files[2])["clean"].to_list()
+        == read_threats(plan).filter(threat="clean")["accuracy"].to_list()
+    )
     assert "Difference to erm on silhouettes, points" in result.files[-1].read_text()

@@ -116,7 +116,7 @@ def test_restarts_can_only_leave_less_and_differ() -> None:
 def test_step_size_and_steps_reach_the_attack() -> None:
     _, x, _ = train_network()
     for name in ("pgd", "sample", "domain"):
-        short = attack(name, steps=1, step_size=0.1)  # type: ignore[arg-type]
+        short = attack(name, steps=1, step_size=0.001)  # type: ignore[arg-type]
         long = attack(name, steps=1, step_size=0.5)  # type: ignore[arg-type]
         assert not torch.equal(short, long)
     assert torch.equal(attack("fgsm", steps=7, step_size=0.5), attack("fgsm"))
