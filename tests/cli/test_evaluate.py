@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torchvision
 
 from domainwise.training import RunConfig, evaluate_models, train
+from easy_images import write_easy_images
 
 Call = Callable[..., Any]
 DATA = {"train_count": 40, "test_count": 20, "shifts": [0, 8], "image_size": 16}
@@ -66,7 +69,7 @@ def test_unknown_classes_are_left_out_on_request(domainwise: Call, run: Path, tm
     assert result.err.startswith(
         f"error: the model of {run} does not have the classes horse of horses, only cow, camel; "
     )
-    result = domainwise(*words, "--ignore-unknown-classes")
+    result = domainwise(*words, "--ignore-unknown-classes", "--only-dataset-classes")
     assert result.code == 0, result.err
     assert result.err == f"note: left out images of classes that {run} does not have: horse (5)\n"
 
@@ -95,3 +98,28 @@ def test_errors_are_one_line(domainwise: Call, run: Path, words: tuple[str, ...]
     result = domainwise("evaluate", *(word.format(run=run) for word in words))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert message in result.err
+
+
+def test_published_classifier(domainwise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    weights = tmp_path / "shufflenet.pth"
+    torch.save(torchvision.models.shufflenet_v2_x0_5().state_dict(), weights)
+    root = write_easy_images(tmp_path / "imagenet-r", count=2)
+    for domain in root.iterdir():
+        for kind, wordnet_id in zip(sorted(domain.iterdir()), ("n01440764", "n01443537"), strict=True):
+            kind.rename(domain / wordnet_id)
+    words = ("evaluate", "torchvision:shufflenet_v2_x0_5", "--weights", weights, "--dataset", root, "--device", "cpu")
+    result = domainwise(*words)
+    assert result.code == 0, result.err
+    assert "n01440764" in result.out
+    assert result.err == (
+        "note: torchvision:shufflenet_v2_x0_5 may predict classes that imagenet-r lacks (998), which counts as wrong; "
+        "--only-dataset-classes excludes them\n"
+    )
+    monkeypatch.setattr("domainwise.cli.evaluate.MAX_ROWS", 1)
+    restricted = domainwise(*words, "--only-dataset-classes")
+    assert restricted.code == 0, restricted.err
+    assert "n01440764" not in restricted.out
+    assert restricted.err == "note: accuracies of more than 1 classes are not printed; add --json\n"
+    missing = domainwise(*words[:2], "--weights", tmp_path / "none.pth", "--dataset", root)
+    assert (missing.code, missing.err) == (2, f"error: weights file {tmp_path / 'none.pth'} not found\n")

@@ -20,7 +20,7 @@ from domainwise.cli.console import (
 from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines, parse_dataset_options
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
-from domainwise.data.listing import DomainFiles, Listing, list_images
+from domainwise.data.listing import DomainFiles, Listing
 from domainwise.data.paths import cache_folder, data_folder
 from domainwise.errors import DomainwiseError
 from domainwise.escaping import escape_unprintable
@@ -112,9 +112,10 @@ def check(
 ) -> None:
     """Count the images per domain and class, and decode every file to find broken ones."""
     from domainwise.data.image_datasets import check_images
+    from domainwise.training.registry import list_dataset_files
 
     options = parse_dataset_options(dataset_option or [], dataset)
-    listing = _list_files(dataset, options, data_dir)
+    listing = list_dataset_files(dataset, options, data_dir)
     if listing is None:
         _check_generated(dataset, options, data_dir, as_json, quiet)
         return
@@ -140,21 +141,6 @@ def check(
         )
     if not as_json and not quiet:
         print_line(f"all {count} images can be read")
-
-
-def _list_files(dataset: str, options: dict[str, Any], data_dir: Path | None) -> Listing | None:
-    """Return the files of a dataset; None if it is not made of image files."""
-    from domainwise.data.hugging_face import is_hub_dataset, list_hub_dataset
-    from domainwise.data.image_datasets import PUBLISHED
-    from domainwise.training.registry import check_options, is_path
-
-    if is_hub_dataset(dataset):
-        check_options(dataset, options)
-        unused = ("image_size", "skip_broken")
-        return list_hub_dataset(dataset, **{name: value for name, value in options.items() if name not in unused})
-    if is_path(dataset):
-        return list_images(dataset)
-    return PUBLISHED[dataset].load_listing(data_dir) if dataset in PUBLISHED else None
 
 
 def _check_generated(dataset: str, given: dict[str, Any], data_dir: Path | None, as_json: bool, quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""`domainwise evaluate`: accuracy of trained models on a new labelled dataset."""
+"""`domainwise evaluate`: accuracy of trained or published models on a new labelled dataset."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from domainwise.storage.run_folder import Which
     from domainwise.training.model_evaluation import Count, ModelEvaluation
 
-# The largest confusion matrix that fits a terminal, in classes.
+# The largest confusion matrix, and the longest table by class, that fit a terminal; in classes.
 MAX_PRINTED = 12
+MAX_ROWS = 100
 EXAMPLES = """
 Examples:
 
@@ -26,11 +27,19 @@ domainwise evaluate runs/pacs-mat --dataset office_home --ignore-unknown-classes
 domainwise evaluate runs/pacs-mat --dataset new_photos/ --metrics macro_f1,ece,confusion
 
 domainwise evaluate hf:owner/name --dataset new_photos/ --which last
+
+domainwise evaluate torchvision:resnet50 timm:resnet50.a1_in1k --dataset imagenet_r --only-dataset-classes
 """
 
 
 def evaluate(
-    run: Annotated[list[str], typer.Argument(help="Run folders, folders with runs below them, or hf:owner/name.")],
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run folders, folders with runs below them, hf:owner/name, or ImageNet classifiers as "
+            "torchvision:NAME or timm:NAME."
+        ),
+    ],
     dataset: Annotated[
         str,
         typer.Option(
@@ -44,6 +53,13 @@ def evaluate(
         bool,
         typer.Option("--ignore-unknown-classes", help="Leave out images of classes that a model does not have."),
     ] = False,
+    only_dataset_classes: Annotated[
+        bool,
+        typer.Option(
+            "--only-dataset-classes",
+            help="Let models predict only classes that the dataset has, as is usual for ImageNet-R and -A.",
+        ),
+    ] = False,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Skip images that could not be read.")] = False,
     dataset_option: Annotated[list[str] | None, typer.Option(help="Dataset option as name=value. Repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of synthetic data.")] = 0,
@@ -55,6 +71,13 @@ def evaluate(
             "commas."
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights of the ImageNet classifiers: a published name or a file (default: those that torchvision or "
+            "timm recommends)."
+        ),
+    ] = None,
     algorithm: OwnAlgorithm = None,
     network: OwnNetwork = None,
     device: Device = "auto",
@@ -63,7 +86,7 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of trained models on new labelled images, by domain and by class.
 
-    Classes are matched by name, and images resized to what a model was trained on. Errors are standard errors.
+    Classes are matched by name, and images prepared as a model needs them. Errors are standard errors.
     """
     from domainwise.training.model_evaluation import evaluate_models
 
@@ -75,11 +98,13 @@ def evaluate(
             which=cast("Which", which),
             domains=domain or (),
             ignore_unknown_classes=ignore_unknown_classes,
+            only_dataset_classes=only_dataset_classes,
             options={"skip_broken": True, **options} if skip_broken else options,
             seed=seed,
             data_dir=data_dir,
             algorithm=algorithm,
             network=network,
+            weights=weights,
             device=device,
             metrics=metrics or (),
             on_progress=progress.report,
@@ -89,6 +114,8 @@ def evaluate(
     elif not quiet:
         _print_tables(evaluations)
         _print_confusions(evaluations)
+    if not as_json and not quiet and _has_long_table(evaluations):
+        print_line(f"note: accuracies of more than {MAX_ROWS} classes are not printed; add --json", stderr=True)
     for each in evaluations if not quiet else ():
         for note in _list_notes(each):
             print_line(f"note: {note}", stderr=True)
@@ -100,6 +127,8 @@ def _print_tables(evaluations: Sequence["ModelEvaluation"]) -> None:
 
     names = [name for name in METRICS if name in evaluations[0].total_metrics]
     for kind in ("domain", "class"):
+        if kind == "class" and _has_long_table(evaluations):
+            continue
         rows = []
         for each in evaluations:
             counts: Mapping[str, Count] = each.by_domain if kind == "domain" else each.by_class
@@ -112,6 +141,10 @@ def _print_tables(evaluations: Sequence["ModelEvaluation"]) -> None:
         titles = [f"{METRICS[name].title}, %" for name in names if kind == "domain"]
         header = ("run", kind, "images", "accuracy, %", *titles)[len(evaluations) == 1 :]
         print_table(header, rows, numeric=2 + len(titles))
+
+
+def _has_long_table(evaluations: Sequence["ModelEvaluation"]) -> bool:
+    return max(len(each.by_class) for each in evaluations) > MAX_ROWS
 
 
 def _print_confusions(evaluations: Sequence["ModelEvaluation"]) -> None:
@@ -129,6 +162,11 @@ def _list_notes(evaluation: "ModelEvaluation") -> list[str]:
     notes = []
     if "confusion" in evaluation.total_metrics and len(evaluation.classes) > MAX_PRINTED:
         notes.append(f"confusion matrices of {len(evaluation.classes)} classes are not printed; add --json")
+    if evaluation.extra_classes:
+        notes.append(
+            f"{evaluation.run} may predict classes that {evaluation.dataset} lacks ({evaluation.extra_classes}), which "
+            "counts as wrong; --only-dataset-classes excludes them"
+        )
     if evaluation.trained_on:
         names = ", ".join(evaluation.trained_on)
         notes.append(f"{evaluation.run} was trained on {names} of {evaluation.dataset}: these images are not new to it")

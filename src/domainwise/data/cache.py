@@ -21,6 +21,7 @@ from torch import Tensor
 
 from domainwise.data.decoding import (
     DECODING_RULE,
+    CenterCrop,
     DecodedImage,
     ImageFile,
     TableImage,
@@ -56,12 +57,18 @@ class CachedImages:
 
 
 def load_cached_images(
-    files: Sequence[ImageFile], size: int, on_progress: OnProgress = ignore_progress
+    files: Sequence[ImageFile],
+    size: int,
+    on_progress: OnProgress = ignore_progress,
+    crop: CenterCrop | None = None,
 ) -> CachedImages:
     """Load the images of `files` from the cache; decode them first if they are not in it.
 
     If two processes need the same entry, one builds it and the other waits. A process that is killed while building
     leaves no entry behind.
+
+    Args:
+        size, crop: as for `decode_image`.
     """
     folder = cache_folder()
     files = [file.absolute() if isinstance(file, Path) else file for file in files]
@@ -69,13 +76,14 @@ def load_cached_images(
         folder.mkdir(parents=True, exist_ok=True)
         listing_key = _digest(b"\n".join(os.fsencode(str(file)) for file in files))
         fingerprints = compute_fingerprints(files, folder / f"{listing_key}.{_FINGERPRINTS}", on_progress)
-        key = _digest(json.dumps([DECODING_RULE, size, fingerprints]).encode())
+        rule = f"{DECODING_RULE} {crop}" if crop else DECODING_RULE
+        key = _digest(json.dumps([rule, size, fingerprints]).encode())
         entry = folder / key
         if not entry.is_dir():
             waiting = "waiting for another process to decode"
             with hold_lock(folder / f"{key}.lock", on_wait=lambda: on_progress(waiting, 0, 0)):
                 if not entry.is_dir():
-                    _build_entry(entry, files, fingerprints, size, on_progress)
+                    _build_entry(entry, files, fingerprints, size, on_progress, crop)
     except OSError as error:
         raise DomainwiseError(
             f"decoded images could not be written to {folder}: {error.strerror or error}; "
@@ -143,7 +151,12 @@ def _is_own(path: Path) -> bool:
 
 
 def _build_entry(
-    entry: Path, files: Sequence[ImageFile], fingerprints: Sequence[str], size: int, on_progress: OnProgress
+    entry: Path,
+    files: Sequence[ImageFile],
+    fingerprints: Sequence[str],
+    size: int,
+    on_progress: OnProgress,
+    crop: CenterCrop | None,
 ) -> None:
     partial = entry.with_name(f".{entry.name}.partial")
     # Left by a killed process: this one has the lock.
@@ -157,7 +170,7 @@ def _build_entry(
         )
     errors, notes = {}, {}
     with open(partial / _IMAGES, "wb") as out:
-        for index, image in enumerate(decode_files(files, size, on_progress, fingerprints)):
+        for index, image in enumerate(decode_files(files, size, on_progress, fingerprints, crop)):
             if image.pixels is None:
                 errors[index] = image.error
             else:
@@ -194,10 +207,12 @@ def decode_files(
     size: int,
     on_progress: OnProgress = ignore_progress,
     fingerprints: Sequence[str] | None = None,
+    crop: CenterCrop | None = None,
 ) -> Iterator[DecodedImage]:
     """Decode files in order, on all CPU cores: decoding releases the GIL.
 
     Args:
+        size, crop: as for `decode_image`.
         fingerprints: digest of each file from `compute_fingerprints`; a file that has changed since raises an error.
     """
 
@@ -207,7 +222,7 @@ def decode_files(
         except UnreadableFile as error:
             image, fingerprint = DecodedImage(None, error=str(error)), UNREADABLE
         else:
-            image, fingerprint = decode_image(content, size), _digest(content)
+            image, fingerprint = decode_image(content, size, crop), _digest(content)
         if expected not in (None, fingerprint):
             raise DomainwiseError(f"{file} changed while it was read; run the same command again")
         return image

@@ -34,6 +34,29 @@ class DecodedImage:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class CenterCrop:
+    """Preprocessing of published ImageNet classifiers: resize an image, then cut a square out of its center.
+
+    Args:
+        resize: length of the shorter side after resizing.
+        interpolation: `bilinear` or `bicubic`.
+        keeps_aspect: whether the longer side stays longer; otherwise it gets the same length.
+    """
+
+    resize: int
+    interpolation: str = "bilinear"
+    keeps_aspect: bool = True
+
+    def apply(self, image: Image.Image, size: int) -> Image.Image:
+        """Return the square of `size` pixels, as torchvision's `Resize(resize)` and `CenterCrop(size)` do."""
+        shorter = min(image.size)
+        width, height = (int(self.resize * side / shorter) if self.keeps_aspect else self.resize for side in image.size)
+        image = _resize(image, width, height, Image.Resampling[self.interpolation.upper()])
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        return image.crop((left, top, left + size, top + size))
+
+
 class ImageTable(Protocol):
     """A table with one encoded image per row.
 
@@ -105,11 +128,14 @@ def _describe_kind(mode: int) -> str:
     return next((kind for is_kind, kind in kinds.items() if is_kind(mode)), "device")
 
 
-def decode_image(content: bytes, size: int) -> DecodedImage:
+def decode_image(content: bytes, size: int, crop: CenterCrop | None = None) -> DecodedImage:
     """Decode a file's content and resize it to a square, as torchvision's `Resize((size, size))` does for PIL images.
 
     Only the first frame of a file is used. EXIF rotation is ignored, as in torchvision. Since Pillow 13, torchvision's
     bytes of tall images differ by up to one: Pillow rounds between two passes and may do the other one first.
+
+    Args:
+        crop: cut the square out of the image instead.
     """
     if not content:
         return DecodedImage(None, error="is empty (0 bytes)")
@@ -121,16 +147,20 @@ def decode_image(content: bytes, size: int) -> DecodedImage:
             animated = "animated, first frame used" if getattr(image, "n_frames", 1) > 1 else ""
             image.load()
             rgb, conversion = _convert_to_rgb(image)
-            # Columns first: in one call, the order and so the bytes would depend on Pillow's version. An exported model
-            # (`training/export.py`) resizes in this order too.
-            columns = rgb.resize((size, rgb.height), Image.Resampling.BILINEAR)
-            pixels = columns.resize((size, size), Image.Resampling.BILINEAR).tobytes()
+            square = crop.apply(rgb, size) if crop else _resize(rgb, size, size, Image.Resampling.BILINEAR)
+            pixels = square.tobytes()
     except UnidentifiedImageError:
         return DecodedImage(None, error="is not an image")
     except Exception as error:  # Pillow's decoders raise many types of errors for damaged files.
         reason = " ".join(str(error).split()) or type(error).__name__
         return DecodedImage(None, error=f"could not be decoded ({reason})")
     return DecodedImage(pixels, note=", ".join(filter(None, (conversion, animated))))
+
+
+def _resize(image: Image.Image, width: int, height: int, resampling: Image.Resampling) -> Image.Image:
+    # Columns first: in one call, the order and so the bytes would depend on Pillow's version. An exported model
+    # (`training/export.py`) resizes in this order too.
+    return image.resize((width, image.height), resampling).resize((width, height), resampling)
 
 
 def _convert_to_rgb(image: Image.Image) -> tuple[Image.Image, str]:

@@ -11,7 +11,7 @@ import torch
 
 from domainwise.data.cache import CachedImages, decode_files, load_cached_images
 from domainwise.data.dataset import Dataset, Domain
-from domainwise.data.decoding import ImageFile
+from domainwise.data.decoding import CenterCrop, ImageFile
 from domainwise.data.download.sources import SOURCES
 from domainwise.data.listing import DomainFiles, Listing, list_folder, list_images
 from domainwise.data.paths import OnProgress, dataset_folder, ignore_progress
@@ -132,8 +132,9 @@ def build_image_dataset(
     skip_broken: bool,
     on_progress: OnProgress = ignore_progress,
     on_listing: OnListing = ignore_listing,
+    crop: CenterCrop | None = None,
 ) -> Dataset:
-    """Build the dataset of `listing`, with default settings for photographs."""
+    """Build the dataset of `listing`, with default settings for photographs; `crop` as for `decode_image`."""
     if image_size < 1:
         raise DomainwiseError(f"image_size must be at least 1, got {image_size}")
     if image_size > _MAX_IMAGE_SIZE:
@@ -143,7 +144,7 @@ def build_image_dataset(
         warnings.warn(line, stacklevel=2)
     domains = []
     for files in listing.domains:
-        cached = load_cached_images(files.files, image_size, _name_progress(on_progress, files.name))
+        cached = load_cached_images(files.files, image_size, _name_progress(on_progress, files.name), crop)
         _report_broken_images(files, cached, skip_broken)
         labels = torch.tensor([files.labels[index] for index in cached.kept])
         domains.append(Domain(files.name, cached.images, labels, files.role))

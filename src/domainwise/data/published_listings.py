@@ -173,7 +173,7 @@ def list_imagenet_variant(root: Path, name: str) -> Listing:
     """
     folders = {each.name: each for each in root.iterdir() if each.is_dir() and not each.name.startswith((".", "__"))}
     if folders and all(map(str.isdecimal, folders)):
-        ids = _load_wordnet_ids(name)
+        ids = load_wordnet_ids(name)
         if unknown := [each for each in folders if int(each) >= len(ids)]:
             raise DomainwiseError(
                 f"folder {unknown[0]} in {root} is not a class of ImageNet; expected 0 to {len(ids) - 1}"
@@ -190,8 +190,8 @@ def list_imagenet_variant(root: Path, name: str) -> Listing:
     return build_listing(root, name, classes, [build_domain_files(name, images, "test")])
 
 
-def _load_wordnet_ids(name: str) -> list[str]:
-    """Return the WordNet ids of ImageNet's 1,000 classes in order."""
+def load_wordnet_ids(name: str) -> list[str]:
+    """Return the WordNet ids of ImageNet's 1,000 classes in order; `name` is what the error says needs them."""
     try:
         from timm.data.imagenet_info import ImageNetInfo
     except ImportError as error:

@@ -1,7 +1,8 @@
-"""Classification models of torchvision and timm as featurizers."""
+"""Published classification models of torchvision and timm: as featurizers, or whole, with the classes of ImageNet."""
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ from domainwise.networks.weights import (
 BatchNorm = Literal["frozen", "live"]
 
 TIMM = "timm:"
+TORCHVISION = "torchvision:"
+NUM_IMAGENET_CLASSES = 1000
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # Auxiliary heads, used only to train the original, are left out of the network and of its weights.
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
@@ -99,6 +102,86 @@ def build_backbone(
     return Network(featurizer, classifier, input_shape=input_shape, num_features=num_features)
 
 
+@dataclass(frozen=True)
+class PublishedClassifier:
+    """A classifier as it was published, and the preprocessing that its published accuracy was measured with.
+
+    Args:
+        model: Maps images in [0, 1] to logits, in eval mode.
+        size: Side length of its images, which are cut out of the center of the resized ones.
+        resize: Length of their shorter side before that.
+        interpolation: `bilinear` or `bicubic`.
+        keeps_aspect: Whether the longer side stays longer.
+    """
+
+    model: nn.Module
+    size: int
+    resize: int
+    interpolation: str
+    keeps_aspect: bool = True
+
+
+def is_published_classifier(name: object) -> bool:
+    """Return whether a model is given as `torchvision:...` or `timm:...`."""
+    return isinstance(name, str) and name.startswith((TORCHVISION, TIMM))
+
+
+def load_published_classifier(name: str, weights: str | None = None) -> PublishedClassifier:
+    """Load a classifier of ImageNet's 1,000 classes.
+
+    Args:
+        name: `torchvision:` or `timm:`, and the name of the model.
+        weights: a file, a name of torchvision's published weights, or `pretrained` for timm's (default: the weights
+            that torchvision or timm recommends).
+    """
+    if weights == "none":
+        raise DomainwiseError(f"{name} can only be evaluated with weights: a file, or the name of published ones")
+    load = _load_timm_classifier if name.startswith(TIMM) else _load_torchvision_classifier
+    classifier = load(name, weights)
+    with torch.no_grad():
+        count = classifier.model.eval()(torch.zeros(1, 3, classifier.size, classifier.size)).shape[1]
+    if count != NUM_IMAGENET_CLASSES:
+        raise DomainwiseError(f"{name} has {count} outputs; expected the {NUM_IMAGENET_CLASSES:,} classes of ImageNet")
+    return classifier
+
+
+def _load_torchvision_classifier(name: str, weights: str | None) -> PublishedClassifier:
+    import torchvision
+
+    own_name = name.removeprefix(TORCHVISION)
+    if own_name not in list_backbones():
+        raise unknown_choice("torchvision model", own_name, list_backbones())
+    published = torchvision.models.get_model_weights(own_name)
+    weights = weights or published.DEFAULT.name
+    # A file has the name that it was published with, or is assumed to go with the first weights of the model.
+    names = {each.url.rpartition("/")[2]: each.name for each in published}
+    known = names.get(Path(weights).name, next(iter(published)).name) if is_weights_file(weights) else weights
+    preset = published[known if known in published.__members__ else published.DEFAULT.name].transforms()
+    size, resize = preset.crop_size[0], preset.resize_size[0]
+    model = _create_torchvision_model(own_name, (size, size))
+    _load_torchvision_weights(model, own_name, weights, size)
+    return PublishedClassifier(
+        nn.Sequential(Normalize(preset.mean, preset.std), model), size, resize, preset.interpolation.value
+    )
+
+
+def _load_timm_classifier(name: str, weights: str | None) -> PublishedClassifier:
+    model = _create_timm_model(name, weights or "pretrained")
+    from timm.data.config import resolve_data_config
+
+    config: Any = resolve_data_config(model=model)  # type: ignore[no-untyped-call]
+    size = config["input_size"][1]
+    if config["crop_mode"] not in ("center", "squash"):
+        raise DomainwiseError(f"{name} was published with crop mode {config['crop_mode']!r}, which is not supported")
+    return PublishedClassifier(
+        nn.Sequential(Normalize(config["mean"], config["std"]), model),
+        size,
+        int(size / config["crop_pct"]),
+        config["interpolation"],
+        keeps_aspect=config["crop_mode"] == "center",
+    )
+
+
 def is_backbone(name: str) -> bool:
     return name.startswith(TIMM) or name in list_backbones()
 
@@ -116,24 +199,36 @@ Statistics = tuple[Sequence[float], Sequence[float]]
 
 
 def _build_torchvision_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
+    model = _create_torchvision_model(name, input_shape[1:])
+    head = _remove_head(model)
+    if weights != "none":
+        _load_torchvision_weights(model, name, weights, input_shape[1], heads=(head,))
+    return model, _IMAGENET
+
+
+def _create_torchvision_model(name: str, size: tuple[int, ...]) -> nn.Module:
     import torchvision
-    from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
     if name not in list_backbones():
         raise unknown_choice("torchvision model", name, list_backbones())
     settings = dict(_SETTINGS.get(name, {}))
     if name.startswith("vit_"):
-        settings["image_size"] = input_shape[1]
+        settings["image_size"] = size[0]
     if name.startswith("maxvit"):
-        settings["input_size"] = input_shape[1:]
+        settings["input_size"] = size
     model: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
-    head = _remove_head(model)
-    if weights != "none":
-        state = read_weights(Path(weights)) if is_weights_file(weights) else load_published_weights(name, weights)
-        if isinstance(model, VisionTransformer) and "encoder.pos_embedding" in state:
-            state = interpolate_embeddings(input_shape[1], model.patch_size, dict(state))
-        load_except_head(model, state, heads=(head, *_AUXILIARY), weights=weights, name=name)
-    return model, _IMAGENET
+    return model
+
+
+def _load_torchvision_weights(
+    model: nn.Module, name: str, weights: str, image_size: int, heads: Sequence[str] = ()
+) -> None:
+    from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
+
+    state = read_weights(Path(weights)) if is_weights_file(weights) else load_published_weights(name, weights)
+    if isinstance(model, VisionTransformer) and "encoder.pos_embedding" in state:
+        state = interpolate_embeddings(image_size, model.patch_size, dict(state))
+    load_except_head(model, state, heads=(*heads, *_AUXILIARY), weights=weights, name=name)
 
 
 def _remove_head(model: nn.Module) -> str:
@@ -152,6 +247,13 @@ def _remove_head(model: nn.Module) -> str:
 
 
 def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> tuple[nn.Module, Statistics]:
+    model = _create_timm_model(name, weights, num_classes=0, img_size=input_shape[1])
+    config: Any = model.pretrained_cfg
+    return model, (config["mean"], config["std"])
+
+
+def _create_timm_model(name: str, weights: str, **settings: Any) -> nn.Module:
+    """Create a timm model and load its weights; `img_size` is for those that accept one."""
     try:
         import timm
     except ImportError as error:
@@ -159,7 +261,7 @@ def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> 
     model_name = name.removeprefix(TIMM)
     if not timm.is_model(model_name):
         raise unknown_choice("timm model", model_name, timm.list_models(), summary="see timm.list_models()")
-    settings: dict[str, Any] = {"num_classes": 0, "pretrained": weights != "none"}
+    settings["pretrained"] = weights != "none"
     if is_weights_file(weights):
         # timm itself resizes position embeddings to the image size.
         settings["pretrained_cfg_overlay"] = {"state_dict": read_weights(Path(weights))}
@@ -167,8 +269,9 @@ def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> 
         raise unknown_choice(f"weights of {name}", weights, ("none", "pretrained", "a file"))
     try:
         try:
-            model = timm.create_model(model_name, img_size=input_shape[1], **settings)
+            model: nn.Module = timm.create_model(model_name, **settings)
         except TypeError:  # only models with a fixed image size accept it
+            settings.pop("img_size", None)
             model = timm.create_model(model_name, **settings)
     except OSError as error:
         raise DomainwiseError(
@@ -187,8 +290,7 @@ def _build_timm_model(name: str, input_shape: tuple[int, ...], weights: str) -> 
         missing = [key for key in model.state_dict() if key not in state and not key.endswith("num_batches_tracked")]
         if missing:
             raise mismatch_error(weights, name, *(f"missing key {key}" for key in missing))
-    config: Any = model.pretrained_cfg
-    return model, (config["mean"], config["std"])
+    return model
 
 
 def _count_features(featurizer: Backbone, input_shape: Sequence[int]) -> int:

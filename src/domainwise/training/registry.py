@@ -18,9 +18,9 @@ from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.averaging import AVERAGES, average_options, build_average, default_sma_start, default_swad_every
 from domainwise.data import DATASETS, Dataset, DatasetBuilder
 from domainwise.data.dataset import Roles, assign_roles
-from domainwise.data.hugging_face import hugging_face_dataset, is_hub_dataset, name_hub_dataset
-from domainwise.data.image_datasets import OnListing, ignore_listing, image_files
-from domainwise.data.listing import LIST_SUFFIXES, check_not_table, name_dataset
+from domainwise.data.hugging_face import hugging_face_dataset, is_hub_dataset, list_hub_dataset, name_hub_dataset
+from domainwise.data.image_datasets import PUBLISHED, OnListing, ignore_listing, image_files
+from domainwise.data.listing import LIST_SUFFIXES, Listing, check_not_table, list_images, name_dataset
 from domainwise.data.paths import OnProgress, data_folder, expand_home, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_unprintable
@@ -242,6 +242,19 @@ def import_path(thing: str | Callable[..., Any]) -> str:
 def identify_weights(weights: str | Path | None) -> str | Path | None:
     """Return the name of published weights, or the name and hash of a file, so that moving it changes nothing."""
     return fingerprint_weights(Path(weights)) if weights is not None and is_weights_file(str(weights)) else weights
+
+
+def list_dataset_files(
+    dataset: AnyDataset, options: Mapping[str, Any], data_dir: str | Path | None = None
+) -> Listing | None:
+    """Return the files of a dataset before any of them is read; None if it is not made of image files."""
+    check_options(dataset, options)
+    if is_hub_dataset(dataset):
+        unused = ("image_size", "skip_broken")
+        return list_hub_dataset(dataset, **{name: value for name, value in options.items() if name not in unused})
+    if is_path(dataset):
+        return list_images(str(dataset))
+    return PUBLISHED[dataset].load_listing(data_dir) if isinstance(dataset, str) and dataset in PUBLISHED else None
 
 
 def build_dataset(

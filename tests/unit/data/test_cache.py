@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import namedtuple
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from domainwise.data import Domain, cache
 from domainwise.data.cache import cache_size, clear_cache, load_cached_images
-from domainwise.data.decoding import DecodedImage, decode_image
+from domainwise.data.decoding import CenterCrop, DecodedImage, decode_image
 from domainwise.errors import DomainwiseError
 
 SIZE = 12
@@ -195,9 +196,18 @@ def test_other_decoding_rule_gives_a_new_entry(
     files = write_photos(tmp_path / "a", 2)
     load_cached_images(files, SIZE)
     monkeypatch.setattr(cache, "DECODING_RULE", "another")
-    monkeypatch.setattr(cache, "decode_image", lambda content_bytes, size: DecodedImage(bytes([9]) * size * size * 3))
+    monkeypatch.setattr(cache, "decode_image", lambda _, size, crop: DecodedImage(bytes([9]) * size * size * 3))
     assert load_cached_images(files, SIZE).images.unique().tolist() == [9]
     assert len(entries(cache_dir)) == 2
+
+
+def test_every_crop_has_an_entry_of_its_own(tmp_path: Path, cache_dir: Path) -> None:
+    files = write_photos(tmp_path / "a", 2)
+    crops = (None, CenterCrop(SIZE + 2), CenterCrop(SIZE + 2, "bicubic"), CenterCrop(SIZE + 2, keeps_aspect=False))
+    images = [load_cached_images(files, SIZE, crop=crop).images.clone() for crop in crops]
+    assert not any(torch.equal(first, second) for first, second in combinations(images, 2))
+    assert len(entries(cache_dir)) == len(crops)
+    assert torch.equal(load_cached_images(files, SIZE, crop=crops[1]).images, images[1])
 
 
 def test_images_are_memory_mapped_and_channels_last(tmp_path: Path, cache_dir: Path) -> None:

@@ -15,7 +15,14 @@ from torchvision import transforms
 
 import domainwise
 from domainwise.data.cache import decode_files
-from domainwise.data.decoding import MAX_BYTES, MAX_PIXELS, UnreadableFile, decode_image, read_image_file
+from domainwise.data.decoding import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    CenterCrop,
+    UnreadableFile,
+    decode_image,
+    read_image_file,
+)
 
 SIZE = 16
 
@@ -55,6 +62,26 @@ def test_columns_are_resized_before_rows(width: int, height: int) -> None:
     resized = pixels(content(image, "PNG"))
     np.testing.assert_array_equal(resized, expected)
     assert np.abs(resized.astype(int) - by_torchvision(image)).max() <= 1
+
+
+@pytest.mark.parametrize(("width", "height"), [(90, 40), (40, 90), (25, 25), (77, 31), (9, 200)])
+@pytest.mark.parametrize(("resize", "interpolation"), [(18, "bilinear"), (19, "bicubic"), (16, "bicubic")])
+def test_images_are_cropped_as_by_torchvision(width: int, height: int, resize: int, interpolation: str) -> None:
+    image = photo(width=width, height=height)
+    decoded = decode_image(content(image, "PNG"), SIZE, CenterCrop(resize, interpolation))
+    assert decoded.pixels is not None
+    cropped = np.frombuffer(decoded.pixels, np.uint8).reshape(SIZE, SIZE, 3)
+    resized = transforms.Resize(resize, transforms.InterpolationMode(interpolation))(image)
+    # Pillow 13 may resize rows first, as above.
+    assert np.abs(cropped.astype(int) - np.asarray(transforms.CenterCrop(SIZE)(resized))).max() <= 1
+
+
+def test_crop_of_a_squashed_image() -> None:
+    image = photo(width=90, height=40)
+    decoded = decode_image(content(image, "PNG"), SIZE, CenterCrop(20, keeps_aspect=False))
+    assert decoded.pixels is not None
+    expected = transforms.CenterCrop(SIZE)(transforms.Resize((20, 20))(image))
+    np.testing.assert_array_equal(np.frombuffer(decoded.pixels, np.uint8).reshape(SIZE, SIZE, 3), np.asarray(expected))
 
 
 def test_lossless_formats_keep_their_pixels() -> None:

@@ -14,6 +14,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import eval_mode
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network, build_backbone, is_backbone, list_backbones
+from domainwise.networks.backbones import load_published_classifier
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 # Name, image size, name of torchvision's head, and number of features.
@@ -414,3 +415,54 @@ def test_error_without_timm_says_how_to_install_it(monkeypatch: pytest.MonkeyPat
         DomainwiseError, match=r"^timm:resnet10t needs timm; install it with: pip install 'domainwise\[timm\]'$"
     ):
         build_backbone("timm:resnet10t", (3, 32, 32), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "expected"),
+    [
+        ("mobilenet_v2", "mobilenet_v2-b0353104.pth", (224, 256, "bilinear")),
+        ("mobilenet_v2", "mobilenet_v2-7ebf99e0.pth", (224, 232, "bilinear")),
+        ("mobilenet_v2", "mine.pth", (224, 256, "bilinear")),
+    ],
+)
+def test_published_classifiers_of_torchvision(
+    name: str, file: str, expected: tuple[int, int, str], tmp_path: Path
+) -> None:
+    theirs = original(name, 32)
+    torch.save(theirs.state_dict(), tmp_path / file)
+    ours = load_published_classifier(f"torchvision:{name}", str(tmp_path / file))
+    assert (ours.size, ours.resize, ours.interpolation) == expected
+    assert ours.keeps_aspect
+    x = images(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(x), theirs(normalized(x)), rtol=1e-4, atol=1e-4)
+
+
+def test_published_classifiers_of_timm(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(1)
+    theirs = timm.create_model("vit_tiny_patch16_224").eval()
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / "vit.safetensors")
+    ours = load_published_classifier("timm:vit_tiny_patch16_224", str(tmp_path / "vit.safetensors"))
+    # timm: crop_pct 0.9.
+    assert (ours.size, ours.resize, ours.interpolation, ours.keeps_aspect) == (224, 248, "bicubic", True)
+    x = images(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(x), theirs((x - 0.5) / 0.5), rtol=1e-4, atol=1e-4)
+
+
+def test_errors_of_published_classifiers(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match=r"unknown torchvision model 'resnet5'.*resnet50"):
+        load_published_classifier("torchvision:resnet5")
+    with pytest.raises(DomainwiseError, match="resnet18 can only be evaluated with weights"):
+        load_published_classifier("torchvision:resnet18", "none")
+    with pytest.raises(DomainwiseError, match=r"unknown weights of resnet18 'IMAGENET1K_V9'"):
+        load_published_classifier("torchvision:resnet18", "IMAGENET1K_V9")
+    torch.save(torchvision.models.resnet18(num_classes=10).state_dict(), tmp_path / "ten.pth")
+    with pytest.raises(DomainwiseError, match=r"ten.pth do not match resnet18: fc.weight has shape \(10, 512\)"):
+        load_published_classifier("torchvision:resnet18", str(tmp_path / "ten.pth"))
+    pytest.importorskip("timm")
+    state = build_backbone("timm:vit_tiny_patch16_224", (3, 224, 224), 2).featurizer.model.state_dict()
+    safetensors.torch.save_file(state, tmp_path / "headless.safetensors")
+    with pytest.raises(DomainwiseError, match=r"headless.safetensors do not match .*head\.weight"):
+        load_published_classifier("timm:vit_tiny_patch16_224", str(tmp_path / "headless.safetensors"))

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 
 from domainwise.errors import DomainwiseError
 from domainwise.training import RunConfig, evaluate_models, load_model, train
+from domainwise.training.metrics import Predictions, compute_metrics
 from domainwise.training.model_evaluation import Count
 from easy_images import write_easy_images
 
@@ -186,3 +188,87 @@ def test_each_of_several_runs_is_evaluated_once(run: Path, new_data: Path, tmp_p
     (tmp_path / "copy" / "best.safetensors").unlink()
     with pytest.raises(DomainwiseError, match=r"no run in .* has best\.safetensors yet"):
         evaluate_models([tmp_path], new_data, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def imagenet_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("weights") / "shufflenet.pth"
+    model = torchvision.models.shufflenet_v2_x0_5()
+    # Statistics and a last layer that let predictions depend on the image.
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.momentum = 1.0
+    with torch.no_grad():
+        model(torch.randn(8, 3, 224, 224))
+        model.fc.weight.mul_(50)
+    torch.save(model.state_dict(), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def imagenet_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of 30 x 50 pixels at root/domain/WordNet id."""
+    root, generator = tmp_path_factory.mktemp("variant"), np.random.default_rng(0)
+    for domain in ("art", "photo"):
+        for kind in ("n01440764", "n01443537", "n01484850"):
+            (root / domain / kind).mkdir(parents=True)
+            for number in range(4):
+                image = Image.fromarray(generator.integers(0, 256, (6, 10, 3), np.uint8)).resize((50, 30))
+                image.save(root / domain / kind / f"{number}.png")
+    return root
+
+
+@pytest.mark.parametrize("is_restricted", [False, True])
+def test_published_classifiers_equal_torchvisions_own_pipeline(
+    imagenet_weights: Path, imagenet_folder: Path, is_restricted: bool
+) -> None:
+    name = "shufflenet_v2_x0_5"
+    (result,) = evaluate_models(
+        [f"torchvision:{name}"],
+        imagenet_folder,
+        weights=imagenet_weights,
+        only_dataset_classes=is_restricted,
+        metrics=("ece", "confusion"),
+        device="cpu",
+    )
+    model = torchvision.models.get_model(name)
+    model.load_state_dict(torch.load(imagenet_weights, weights_only=True))
+    prepare = torchvision.models.get_model_weights(name).DEFAULT.transforms()
+    files = sorted((imagenet_folder / "photo").rglob("*.png"))
+    # The first three classes of ImageNet have these ids.
+    truth = torch.arange(3).repeat_interleave(4)
+    with torch.no_grad():
+        logits = model.eval()(torch.stack([prepare(Image.open(file)) for file in files]))
+    logits = logits[:, :3] if is_restricted else logits
+    confidence, predicted = logits.softmax(1).max(1)
+    assert len(predicted.unique()) > 1
+    expected = torch.zeros(1000, 1000, dtype=torch.int64).index_put((truth, predicted), torch.ones(12).long(), True)
+    assert result.metrics["photo"]["confusion"] == expected.tolist()
+    assert result.by_domain["photo"] == Count(int((predicted == truth).sum()), 12)
+    by_hand = compute_metrics(["ece"], Predictions(truth, predicted, confidence), 1000)["ece"]
+    assert result.metrics["photo"]["ece"] == pytest.approx(by_hand, abs=1e-3)
+    assert (result.which, result.extra_classes) == (None, 0 if is_restricted else 997)
+
+
+def test_runs_can_be_restricted_to_the_classes_of_the_data(run: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "new", {"red": 20, "blue": 1}, seed=2)
+    free, restricted = (
+        evaluate_models(
+            [run], tmp_path / "new", ignore_unknown_classes=True, only_dataset_classes=is_restricted, device="cpu"
+        )[0]
+        for is_restricted in (False, True)
+    )
+    assert free.total.correct < restricted.total.correct == 20
+
+
+def test_errors_of_published_classifiers(run: Path, imagenet_weights: Path, new_data: Path) -> None:
+    name = "torchvision:shufflenet_v2_x0_5"
+    with pytest.raises(DomainwiseError, match=r"does not have the classes green, red of .*n01592084 \(\+980 more\)"):
+        evaluate_models([name], new_data, weights=imagenet_weights, device="cpu")
+    with pytest.raises(DomainwiseError, match="silhouettes is not made of image files: a published classifier has"):
+        evaluate_models([name], "silhouettes", weights=imagenet_weights, device="cpu")
+    with pytest.raises(DomainwiseError, match="cannot have an image_size here"):
+        evaluate_models([name], new_data, weights=imagenet_weights, options={"image_size": 32}, device="cpu")
+    with pytest.raises(DomainwiseError, match="only runs were given"):
+        evaluate_models([run], new_data, weights=imagenet_weights, device="cpu")
