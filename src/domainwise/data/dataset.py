@@ -53,6 +53,7 @@ class Dataset:
         search: search distributions that replace the methods' own on this dataset.
         steps, record_every: default number of training steps, and steps between two records.
         holdout_fraction: fraction of each domain kept out of training for model selection.
+        revision: version of data that others may change, such as the commit of a dataset on the Hugging Face Hub.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Dataset:
     steps: int = 5001
     record_every: int = 100
     holdout_fraction: float = 0.2
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         if not self.domains:

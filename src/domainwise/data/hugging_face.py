@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -124,12 +124,13 @@ def list_hub_dataset(
     images: dict[str | int, list[tuple[ImageFile, int]]] = {value: [] for value in _sort_values(domains)}
     for file, label, domain in zip(files, labels, domains, strict=True):
         images[domain].append((file, classes[label]))
-    return build_listing(
+    listing = build_listing(
         name,
         name_hub_dataset(name),
         [str(value) for value in classes],
         [build_domain_files(str(domain), of_domain) for domain, of_domain in images.items()],
     )
+    return replace(listing, revision=None if isinstance(find_hub_dataset(name), Path) else _read_commit(splits))
 
 
 def _sort_values(values: Sequence[str | int]) -> list[str | int]:
@@ -179,11 +180,16 @@ def _find_commit(datasets: Any, source: HubName) -> str | None:
 
 def _check_commit(splits: Mapping[str, Any], name: str, commit: str | None) -> None:
     """Raise an error if the splits are not of this commit: offline, the library loads the latest in its cache."""
-    folders = {Path(file["filename"]).parent.name for rows in splits.values() for file in rows.cache_files}
-    if commit is not None and folders != {commit}:
+    if commit is not None and _read_commit(splits) != commit:
         raise DomainwiseError(
             f"{name} could not be downloaded, and the latest revision in the cache of the datasets library is another"
         )
+
+
+def _read_commit(splits: Mapping[str, Any]) -> str | None:
+    """Return the commit that splits of the Hub are from, which the library names the folder of its cache after."""
+    folders = {Path(file["filename"]).parent.name for rows in splits.values() for file in rows.cache_files}
+    return folders.pop() if len(folders) == 1 else None
 
 
 def _load_saved_splits(datasets: Any, folder: Path) -> dict[str, Any]:

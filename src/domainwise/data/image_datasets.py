@@ -157,6 +157,7 @@ def build_image_dataset(
         is_augmented=True,
         defaults={"lr": 5e-5, "batch_size": 32},
         record_every=300,
+        revision=listing.revision,
     )
 
 

@@ -41,11 +41,12 @@ class DomainFiles:
 
 @dataclass(frozen=True)
 class Listing:
-    """All files of a dataset."""
+    """All files of a dataset; `revision` as of `Dataset`."""
 
     name: str
     classes: tuple[str, ...]
     domains: tuple[DomainFiles, ...]
+    revision: str | None = None
 
     def count_images(self) -> list[list[int]]:
         """Return the number of images per domain (row) and class (column)."""

@@ -129,6 +129,8 @@ class RunFolder:
     ) -> None:
         """Write the config, or check that the folder already holds this very run.
 
+        The revision of the data is not compared: a new one may have the same images.
+
         Args:
             defaults: values of settings, and in `hparams` of hyperparameters, that the stored run may be older than.
         """
@@ -140,7 +142,8 @@ class RunFolder:
         hparams = {**defaults.get("hparams", {}), **stored["config"].get("hparams", {})}
         stored["config"] = {**defaults, **stored["config"], "hparams": hparams}
         for part in ("config", "data"):
-            if difference := _find_difference(stored[part], config[part]):
+            wanted = {name: value for name, value in config[part].items() if (part, name) != ("data", "revision")}
+            if difference := _find_difference(stored[part], wanted):
                 name, old, new = difference
                 raise DomainwiseError(
                     f"{self.path} contains a different run: {name} is {_abbreviate(old, new)} there and "

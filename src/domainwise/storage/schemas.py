@@ -100,6 +100,7 @@ class _Data(Struct, kw_only=True):
     validation_domains: list[str] = []
     test_domains: list[str] = []
     domain_sizes: list[_Natural] = []
+    revision: str | None = None
 
 
 class _Config(Struct, kw_only=True):

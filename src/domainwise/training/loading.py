@@ -1,6 +1,7 @@
 """Builds the algorithm of a config, and loads the model, the algorithm or the data of a finished run."""
 
 import shlex
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,19 @@ def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -
         "validation_domains": list(roles.validation),
         "test_domains": list(roles.test),
         "domain_sizes": [len(splits[name].main) for name in roles.train],
+        **({} if dataset.revision is None else {"revision": dataset.revision}),
     }
+
+
+def warn_of_new_revision(folder: RunFolder, dataset: Dataset) -> None:
+    """Warn if the data of a run has another revision by now: its images may differ."""
+    recorded = folder.read_config()["data"].get("revision")
+    if recorded is not None and dataset.revision not in (None, recorded):
+        warnings.warn(
+            f"the run in {folder.path} began with revision {recorded} of {dataset.name}, not {dataset.revision}; "
+            "if their images differ, so do the results",
+            stacklevel=2,
+        )
 
 
 def merge_holdouts(splits: Mapping[str, Split], train_domains: Sequence[str]) -> dict[str, Split]:
@@ -359,8 +372,9 @@ def open_run(
     if settings.get("refit") is not None:
         splits = merge_holdouts(splits, parts.train)
     facts = describe_data(data, parts, splits)
+    warn_of_new_revision(folder, data)
     for name, value in stored["data"].items():
-        if facts.get(name) != value:
+        if name != "revision" and facts.get(name) != value:
             raise DomainwiseError(
                 f"the dataset does not match the run in {folder.path}: {name} is {facts.get(name)}, expected {value}"
             )

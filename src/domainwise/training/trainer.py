@@ -36,7 +36,13 @@ from domainwise.training.device import (
 )
 from domainwise.training.distributed import join_process_group, sharding_caveats
 from domainwise.training.evaluation import evaluate, measure_holdout_loss
-from domainwise.training.loading import build_algorithm, describe_data, extract_method_state, merge_holdouts
+from domainwise.training.loading import (
+    build_algorithm,
+    describe_data,
+    extract_method_state,
+    merge_holdouts,
+    warn_of_new_revision,
+)
 from domainwise.training.probing import fit_classifier_
 from domainwise.training.registry import DatasetCache, RunSeeds, derive_seeds, keep_recorded_name, resolve_config
 from domainwise.training.schedule import PlateauSchedule, planned_factor, read_factors
@@ -145,6 +151,7 @@ class Trainer:
                             describe_data(self.dataset, self.roles, self.splits),
                             {**newer_defaults(), "hparams": self.config.algorithm_class().Hparams.complete({})},
                         )
+                        warn_of_new_revision(self.folder, self.dataset)
                 if not self.world.broadcast_flag(self.folder.is_done):
                     with self.world.synchronize_errors():
                         self._start_or_restore()

@@ -18,6 +18,9 @@ from domainwise.data.decoding import DecodedImage
 from domainwise.data.hugging_face import find_hub_dataset, hugging_face_dataset, list_hub_dataset, name_hub_dataset
 from domainwise.errors import DomainwiseError
 from domainwise.storage.hub import HubName
+from domainwise.storage.run_folder import RunFolder
+from domainwise.training import RunConfig, train
+from domainwise.training.loading import open_run
 from hub_server import serve_hub
 
 
@@ -53,7 +56,7 @@ def assert_same_images(name: str, pets: Path, **options: Any) -> None:
         assert torch.equal(one.labels, other.labels)
 
 
-def refuse(content: bytes, size: int) -> DecodedImage:
+def refuse(*_: object) -> DecodedImage:
     raise AssertionError("decoded again")
 
 
@@ -265,13 +268,32 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         first = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
         assert_same_images("hf:owner/pets", pets)
         assert ("GET", f"/storage/{parquet[0]}") in hub.requests
+        run = train(
+            RunConfig(
+                "hf:owner/pets",
+                algorithm="erm",
+                network="small_cnn",
+                test_domains=("night",),
+                dataset_options={"image_size": 12},
+                steps=1,
+                batch_size=2,
+                output="run",
+            )
+        ).folder
+        assert RunFolder(run).read_config()["data"]["revision"] == first
         # A revision stays what it was when the dataset changes.
-        make_table(pets).select(range(3, 12)).to_parquet("changed.parquet")
+        make_table(pets).select(range(1, 12)).to_parquet("changed.parquet")
         changed = (hub.keep((tmp_path / "changed.parquet").read_bytes()), True)
         second = hub.commit("owner/pets", {"train-00000-of-00001.parquet": changed})
+        with (
+            pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {second}; if their"),
+            pytest.raises(DomainwiseError, match="the dataset does not match the run"),
+        ):
+            open_run(run, dataset="hf:owner/pets")
+        assert open_run(run, dataset=f"hf:owner/pets@{first}").dataset.revision == first
         assert_same_images(f"hf:owner/pets@{first}", pets)
         for revision in ("", "@main"):
-            assert len(list_hub_dataset(f"hf:owner/pets{revision}").domains[0].files) == 3
+            assert len(list_hub_dataset(f"hf:owner/pets{revision}").domains[0].files) == 5
         assert "revision v9 of hf:owner/pets was not found (404" in error_of(list_hub_dataset, "hf:owner/pets@v9")
     for offline in (constants, datasets.config):
         monkeypatch.setattr(offline, "HF_HUB_OFFLINE", True)
