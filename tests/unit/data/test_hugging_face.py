@@ -268,19 +268,23 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         first = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
         assert_same_images("hf:owner/pets", pets)
         assert ("GET", f"/storage/{parquet[0]}") in hub.requests
-        run = train(
-            RunConfig(
-                "hf:owner/pets",
-                algorithm="erm",
-                network="small_cnn",
-                test_domains=("night",),
-                dataset_options={"image_size": 12},
-                steps=1,
-                batch_size=2,
-                output="run",
-            )
-        ).folder
+        config = RunConfig(
+            "hf:owner/pets",
+            algorithm="erm",
+            network="small_cnn",
+            test_domains=("night",),
+            dataset_options={"image_size": 12},
+            steps=1,
+            batch_size=2,
+            output="run",
+        )
+        run = train(config).folder
         assert RunFolder(run).read_config()["data"]["revision"] == first
+        # The same images in another revision: a warning, but no error.
+        card = (hub.keep(b"About these images."), False)
+        described = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet, "README.md": card})
+        with pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {described}; if"):
+            train(config)
         # A revision stays what it was when the dataset changes.
         make_table(pets).select(range(1, 12)).to_parquet("changed.parquet")
         changed = (hub.keep((tmp_path / "changed.parquet").read_bytes()), True)
@@ -303,7 +307,8 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         f"hf:owner/pets@{first} could not be downloaded, and the latest revision in the cache of the datasets library "
         "is another"
     )
-    shutil.rmtree(next((tmp_path / "hf").rglob(second)))
+    for later in (described, second):
+        shutil.rmtree(next((tmp_path / "hf").rglob(later)))
     for revision in ("", f"@{first}"):
         assert_same_images(f"hf:owner/pets{revision}", pets)
     assert error_of(list_hub_dataset, "hf:owner/pets@main").endswith("without a connection, give a commit of 40 digits")
