@@ -42,4 +42,10 @@ def test_a_matrix_of_many_classes(browser: "Browser", tmp_path: Path, width: int
     drawn = region.locator("svg").evaluate("svg => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width")
     assert len(heights) == 2 * CLASSES
     assert min(heights) * drawn >= 8
+    aligned = (
+        view.locator(".classes tbody tr")
+        .first.locator("td")
+        .evaluate_all("all => all.map((one) => getComputedStyle(one).textAlign)")
+    )
+    assert aligned == ["right", "right", "left"]
     page.close()
