@@ -21,7 +21,8 @@ from domainwise.data import Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.selection.statistics import Estimate, estimate_mean, format_percent
+from domainwise.selection.score import binomial_variance
+from domainwise.selection.statistics import Estimate, format_percent
 from domainwise.storage.run_folder import Which
 from domainwise.training.loading import OpenRun
 
@@ -276,8 +277,10 @@ def embed_features(features: Tensor, *, perplexity: float = _PERPLEXITY, seed: i
     # One thread: the order in which several add up numbers is left to chance, and t-SNE magnifies the difference.
     with threadpool_limits(1):
         reduced = PCA(min(_COMPONENTS, *table.shape), svd_solver="full").fit_transform(table)
+        # The map does not depend on the scale, but t-SNE's squared distances overflow in single precision.
+        reduced /= reduced[:, 0].std()
         start = np.zeros((len(table), 2))
-        start[:, : reduced.shape[1]] = reduced[:, :2] * _START_SPREAD / reduced[:, 0].std()
+        start[:, : reduced.shape[1]] = _START_SPREAD * reduced[:, :2]
         places: NDArray[np.float32] = TSNE(
             perplexity=perplexity, init=start.astype(np.float32), random_state=seed
         ).fit_transform(reduced)
@@ -306,4 +309,6 @@ def probe_features(features: Tensor, targets: Tensor, *, seed: int = 0) -> Probe
         predicted = cross_val_predict(
             make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), x, y, cv=folds
         )
-    return Probe(estimate_mean(predicted == y), float(counts.max()) / len(y), int((~kept).sum()))
+    accuracy = float(np.mean(predicted == y))
+    error = float(np.sqrt(binomial_variance(accuracy, len(y))))
+    return Probe(Estimate(accuracy, error, len(y)), float(counts.max()) / len(y), int((~kept).sum()))
