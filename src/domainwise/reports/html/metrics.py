@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 from numpy.typing import NDArray
+from rich.cells import cell_len
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports import footnotes
@@ -98,7 +99,7 @@ def build_metrics_table(records: Records, selected: pl.DataFrame, selection: str
         name: models.select("algorithm", "trial", accuracy=pl.Series(values[name], dtype=pl.Float64)) for name in shown
     }
     rows = [
-        Row(algorithm, tuple(_average_metric(by_metric[name], name, algorithm, grid) for name in shown))
+        Row(algorithm, tuple(_average_metric(by_metric[name], algorithm, grid) for name in shown))
         for algorithm in grid.algorithms
     ]
     titles = tuple(METRICS[name].title for name in shown)
@@ -111,12 +112,12 @@ def build_metrics_table(records: Records, selected: pl.DataFrame, selection: str
     return Table(grid.dataset, selection, columns, mark_best(columns, rows), tuple(notes))
 
 
-def _average_metric(models: pl.DataFrame, metric: str, algorithm: str, grid: Grid) -> Cell:
+def _average_metric(models: pl.DataFrame, algorithm: str, grid: Grid) -> Cell:
     own = models.filter(pl.col("algorithm") == algorithm)
     if own.is_empty():
         return Cell(None, reason="no model selected")
     if own["accuracy"].is_null().any():
-        return Cell(None, reason=f"{metric} was not recorded: train with --metrics {metric}")
+        return Cell(None, reason="not recorded: train with --metrics")
     return average_cell(own, grid, models["trial"].n_unique())
 
 
@@ -147,8 +148,8 @@ def plot_confusion(confusion: Confusion) -> Markup:
     is_numbered = count <= _MAX_NUMBERED
     side = 34.0 if is_numbered else max(9.0, 420 / count)
     font = 11.5 if is_numbered else min(11.0, side * 0.95)
-    longest = max(map(len, map(_shorten, names)))
-    left, top = 22 + 0.58 * font * longest, 20 + 0.58 * font * longest
+    longest = font * max(map(_estimate_width, map(_shorten, names)))
+    left, top = 22 + longest, 20 + longest
     images = confusion.counts.sum(1, keepdims=True)
     shares = confusion.counts / np.maximum(images, 1)
     parts = [
@@ -209,6 +210,11 @@ def _draw_fields(
         number = svg.text(x + side / 2, y + side / 2 + 4, f"{100 * share:.0f}", "middle", "name")
         parts.append(svg.element("g", svg.element("title", tooltip), field, number))
     return parts
+
+
+def _estimate_width(name: str) -> float:
+    """Return the width of a name as a multiple of the font size, rather too large than too small."""
+    return sum(1.05 if cell_len(each) > 1 or each in "MW" else 0.75 if each.isupper() else 0.58 for each in name)
 
 
 def _shorten(name: str) -> str:
