@@ -137,14 +137,14 @@ def map_features(
         perplexity: about the number of neighbors of each point (default: 30, less for fewer than 91 images).
     """
     device = device or torch.device("cpu")
-    refits = [label for label, run in runs.items() if not _has_holdouts(run)]
+    refits = [label for label, run in runs.items() if not has_holdouts(run)]
     if refits:
         warnings.warn(
             f"{', '.join(refits)} trained on all images of the training domains, also on those that are mapped",
             stacklevel=2,
         )
     first = next(iter(runs.values()))
-    chosen = sample_feature_images(next(filter(_has_holdouts, runs.values()), first), images, seed)
+    chosen = sample_feature_images(next(filter(has_holdouts, runs.values()), first), images, seed)
     perplexity = _choose_perplexity(perplexity, sum(map(len, chosen.values())))
     dataset = first.dataset
     labels = torch.cat([dataset.domains[dataset.index(name)].labels[indices] for name, indices in chosen.items()])
@@ -181,7 +181,8 @@ def map_features(
     )
 
 
-def _has_holdouts(run: OpenRun) -> bool:
+def has_holdouts(run: OpenRun) -> bool:
+    """Return whether a run left out images of all its training domains, which a refit does not."""
     return all(len(run.splits[name].holdout) for name in run.roles.train)
 
 

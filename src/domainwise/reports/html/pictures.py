@@ -16,7 +16,7 @@ from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
 from domainwise.explain.corruption_errors import measure_corruptions
 from domainwise.explain.corruptions import check_corruptible
-from domainwise.explain.features import map_features
+from domainwise.explain.features import has_holdouts, map_features
 from domainwise.explain.gradcam import find_finer_layer, find_target_layer
 from domainwise.explain.perturbations import (
     has_perturbation,
@@ -223,8 +223,9 @@ def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, 
 def _draw_features(runs: Mapping[str, OpenRun], which: Which, device: torch.device | None) -> Picture:
     num_domains = len(next(iter(runs.values())).dataset.domains)
     maps = map_features(runs, images=max(1, _NUM_MAPPED // num_domains), which=which, device=device)
+    held_out = ", none of them trained on" if all(map(has_holdouts, runs.values())) else ""
     caption = (
-        "The same images for all models, none of them trained on; triangles are of unseen domains. Below each map: how "
+        f"The same images for all models{held_out}; triangles are of unseen domains. Below each map: how "
         "well a logistic regression predicts class and domain from the features of images that it was not fitted on. "
         "Distances between the clusters of a t-SNE map, and their sizes, mean little."
     )

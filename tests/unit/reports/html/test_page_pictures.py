@@ -159,6 +159,18 @@ def test_maps_that_are_too_coarse_say_so(runs: dict[str, Path], tmp_path: Path) 
     assert "coarse" not in fine
 
 
+def test_the_images_of_a_refit_are_not_called_new_to_it(runs: dict[str, Path], tmp_path: Path) -> None:
+    config = RunConfig(
+        algorithm="erm", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "refit", refit=runs["erm"]
+    )
+    refit = train(config).folder
+    with pytest.warns(UserWarning, match="trained on all images"):
+        seen = draw_model_pictures({"erm": refit}, "shift_8", which="last")[1].caption
+    held_out = draw_model_pictures({"erm": runs["erm"]}, "shift_8")[1].caption
+    assert seen.startswith("The same images for all models; triangles")
+    assert held_out.startswith("The same images for all models, none of them trained on; triangles")
+
+
 def test_an_unexpected_error_in_a_picture_is_named(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
