@@ -88,6 +88,33 @@ def test_the_map_keeps_groups_together_and_depends_on_the_seed_only() -> None:
     assert torch.equal(torch.from_numpy(embed_features(features, perplexity=10, seed=1)), places)
 
 
+def test_the_probe_does_not_know_the_objects_that_it_is_tested_on() -> None:
+    """Fifty objects with random labels, four images each: the label follows from the object and from nothing else."""
+    generator = torch.Generator().manual_seed(0)
+    objects = torch.arange(50).repeat(4)
+    features = torch.randn(50, 100, generator=generator)[objects]
+    labels = torch.randint(2, (50,), generator=generator)[objects]
+    known, unknown = probe_features(features, labels), probe_features(features, labels, groups=objects)
+    assert known is not None
+    assert unknown is not None
+    assert known.accuracy.mean == 1
+    assert unknown.accuracy.mean < 0.7
+
+
+def test_images_of_one_object_are_a_group(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test domains of silhouettes have the same animals."""
+    run = open_run(runs / "erm")
+    given: list[Tensor] = []
+    monkeypatch.setattr(
+        "domainwise.explain.features.probe_features", lambda *_, groups, seed: given.append(groups.clone())
+    )
+    points = map_features({"erm": run}, images=1000).points.with_columns(group=pl.Series(given[0].tolist()))
+    tested = points.filter(role="test")
+    assert tested["group"].n_unique() == tested["image"].n_unique() < len(tested)
+    assert points.filter(role="train")["group"].n_unique() == len(points) - len(tested)
+    assert points["group"].n_unique() == tested["image"].n_unique() + len(points) - len(tested)
+
+
 @pytest.mark.parametrize("scale", [2.0**-80, 2.0**80])
 def test_the_map_does_not_depend_on_the_scale_of_the_features(scale: float) -> None:
     features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
