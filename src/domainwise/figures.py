@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from domainwise.errors import unknown_choice
 from domainwise.storage.files import write_atomic
@@ -38,6 +39,10 @@ def write_figure(path: Path, figure: Figure) -> None:
 def render_figure(figure: Figure, name: str = "png", dpi: int = 150) -> bytes:
     """Return the figure as the bytes of a png, svg or pdf file."""
     content = io.BytesIO()
+    # Names of folders and classes are no mathematics, even with dollar signs. Numbers at ticks are not there yet.
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text.get_text():
+            text.set_parse_math(False)
     with matplotlib.rc_context(_RC):
         figure.savefig(content, format=name, dpi=dpi, metadata=_METADATA[name])
     return content.getvalue()

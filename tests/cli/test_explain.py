@@ -144,6 +144,7 @@ def test_runs_without_a_model_are_left_out_and_counted(
         (("--features", "--layer", "featurizer.5"), "--layer has no effect with --features"),
         (("--features", "--domain", "shift_8"), "--domain has no effect with --features"),
         (("--features", "--target", "true"), "--target has no effect with --features"),
+        (("--features", "--no-table"), "--no-table has no effect with --features"),
         (("--features", "--perplexity", "1000"), "perplexity must be at least 1 and less than the number of images"),
         (("--features", "--images", "0"), "the number of images must be at least 1, got 0"),
         (("--features", "--output", "maps.gif"), "unknown figure format 'gif'"),
@@ -153,7 +154,7 @@ def test_errors_are_one_line(
     args: tuple[str, ...], message: str, runs: Path, tmp_path: Path, domainwise: Callable[..., Any], monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = domainwise("explain", runs / "erm-0", "--no-table", *args)
+    result = domainwise("explain", runs / "erm-0", *args, *(() if "--features" in args else ("--no-table",)))
     assert result.code == 2
     assert message in result.err
     assert result.err.count("\n") == 1

@@ -87,6 +87,7 @@ def _confusions(content: dict[str, Any]) -> list[list[list[int]]]:
         (("evaluate", "{runs}/erm", "--dataset", "silhouettes", "--metrics", "acc"), "unknown metric to record"),
         (("report", "{runs}", "--metric", "confusion"), "confusion is a matrix, not a number"),
         (("report", "{runs}", "--metric", "ece", "--paper"), "the paper has accuracies only"),
+        (("report", "{runs}", "--dataset", "silhouettes"), "--dataset has no effect without --pictures"),
     ],
 )
 def test_errors_are_one_line(domainwise: Call, runs: Path, words: tuple[str, ...], message: str) -> None:

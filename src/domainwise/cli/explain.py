@@ -89,6 +89,7 @@ def explain(
     check_figure_format(output)
     if features:
         unused = {"--domain": domain is not None, "--target": target != "predicted", "--layer": layer is not None}
+        unused["--no-table"] = not table
     else:
         unused = {"--perplexity": perplexity is not None, "--csv": csv is not None}
     for option in (name for name, is_given in unused.items() if is_given):
@@ -147,6 +148,8 @@ def _convert_to_json(explanation: "Explanation") -> dict[str, Any]:
 
 
 def _print_probes(maps: "FeatureMaps", is_markdown: bool) -> None:
+    from domainwise.selection.statistics import pluralize
+
     print_text("Accuracy of a logistic regression on the features, in percent (cross-validated)\n")
     print_table(["predicted from", "domain", "class"], maps.format_rows(), numeric=2, is_markdown=is_markdown)
     for name, probes in (("domain", maps.domain_probes), ("class", maps.class_probes)):
@@ -154,7 +157,8 @@ def _print_probes(maps: "FeatureMaps", is_markdown: bool) -> None:
         if probe is None:
             print_line(f"note: too few images to predict the {name}", stderr=True)
         elif probe.left_out:
-            print_line(f"note: {name}: {probe.left_out} images are of too rare a {name} and left out", stderr=True)
+            images = pluralize(probe.left_out, "image")
+            print_line(f"note: {images} left out when predicting the {name}: too few of the same {name}", stderr=True)
 
 
 def _print_layers(layers: Mapping[str, "TargetLayer"]) -> None:

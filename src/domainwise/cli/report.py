@@ -124,6 +124,9 @@ def report(
         raise unknown_choice("format", name, [*reports.FORMATS, "html"])
     if name != "html" and pictures:
         raise DomainwiseError("--pictures are part of a page; add --output FILE.html")
+    needed = {"--dataset": dataset, "--data-dir": data_dir, "--algorithm": algorithm, "--network": network}
+    for option in (option for option, value in needed.items() if value is not None and not pictures):
+        raise DomainwiseError(f"{option} has no effect without --pictures")
     if margin is not None and compare_to is None:
         raise DomainwiseError("--margin is for verdicts; add --compare-to METHOD")
     options: dict[str, Any] = {

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from domainwise.algorithms.base import eval_mode
-from domainwise.data import Domain
+from domainwise.data import Dataset, Domain
 from domainwise.data.batches import iterate_batches
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError
-from domainwise.selection.statistics import Estimate, estimate_mean, format_percent
+from domainwise.selection.score import binomial_variance
+from domainwise.selection.statistics import Estimate, format_percent
 from domainwise.storage.run_folder import Which
 from domainwise.training.loading import OpenRun
 
@@ -136,18 +137,19 @@ def map_features(
         perplexity: about the number of neighbors of each point (default: 30, less for fewer than 91 images).
     """
     device = device or torch.device("cpu")
-    refits = [label for label, run in runs.items() if not _has_holdouts(run)]
+    refits = [label for label, run in runs.items() if not has_holdouts(run)]
     if refits:
         warnings.warn(
             f"{', '.join(refits)} trained on all images of the training domains, also on those that are mapped",
             stacklevel=2,
         )
     first = next(iter(runs.values()))
-    chosen = sample_feature_images(next(filter(_has_holdouts, runs.values()), first), images, seed)
+    chosen = sample_feature_images(next(filter(has_holdouts, runs.values()), first), images, seed)
     perplexity = _choose_perplexity(perplexity, sum(map(len, chosen.values())))
     dataset = first.dataset
     labels = torch.cat([dataset.domains[dataset.index(name)].labels[indices] for name, indices in chosen.items()])
     domains = torch.cat([torch.full_like(each, number) for number, each in enumerate(chosen.values())])
+    groups = _group_images(dataset, chosen)
     tables, domain_probes, class_probes = [], {}, {}
     for number, (label, run) in enumerate(runs.items()):
         title = f"features of {label}, run {number + 1} of {len(runs)}"
@@ -165,8 +167,8 @@ def map_features(
         )
         places = embed_features(features, perplexity=perplexity, seed=seed)
         tables.append(table.with_columns(x=pl.Series(places[:, 0]), y=pl.Series(places[:, 1])))
-        domain_probes[label] = probe_features(features, domains, seed=seed)
-        class_probes[label] = probe_features(features, labels, seed=seed)
+        domain_probes[label] = probe_features(features, domains, groups=groups, seed=seed)
+        class_probes[label] = probe_features(features, labels, groups=groups, seed=seed)
         on_progress("t-SNE and probes", number + 1, len(runs))
     one_hot = nn.functional.one_hot(labels, len(dataset.classes)).float()
     return FeatureMaps(
@@ -175,12 +177,13 @@ def map_features(
         pl.concat(tables),
         domain_probes,
         class_probes,
-        probe_features(one_hot, domains, seed=seed),
+        probe_features(one_hot, domains, groups=groups, seed=seed),
         perplexity,
     )
 
 
-def _has_holdouts(run: OpenRun) -> bool:
+def has_holdouts(run: OpenRun) -> bool:
+    """Return whether a run left out images of all its training domains, which a refit does not."""
     return all(len(run.splits[name].holdout) for name in run.roles.train)
 
 
@@ -194,6 +197,20 @@ def sample_feature_images(run: OpenRun, count: int, seed: int = 0) -> dict[str, 
         pool = split.holdout if len(split.holdout) else split.main
         chosen[name] = pool[torch.randperm(len(pool), generator=generator)[:count]]
     return chosen
+
+
+def _group_images(dataset: Dataset, chosen: Mapping[str, Tensor]) -> Tensor:
+    """Return one number per image, the same for those that may show the same object in several domains.
+
+    That is so where domains have the same labels in the same order, as the test domains of `silhouettes`: a regression
+    that was fitted on an object in one domain would know its class in another.
+    """
+    groups = []
+    for name, indices in chosen.items():
+        labels = dataset.domains[dataset.index(name)].labels
+        first = next(number for number, other in enumerate(dataset.domains) if other.labels.equal(labels))
+        groups.append(indices * len(dataset.domains) + first)
+    return torch.cat(groups)
 
 
 def _choose_perplexity(perplexity: float | None, count: int) -> float:
@@ -276,34 +293,50 @@ def embed_features(features: Tensor, *, perplexity: float = _PERPLEXITY, seed: i
     # One thread: the order in which several add up numbers is left to chance, and t-SNE magnifies the difference.
     with threadpool_limits(1):
         reduced = PCA(min(_COMPONENTS, *table.shape), svd_solver="full").fit_transform(table)
+        # The map does not depend on the scale, but t-SNE's squared distances overflow in single precision.
+        reduced /= reduced[:, 0].std()
         start = np.zeros((len(table), 2))
-        start[:, : reduced.shape[1]] = reduced[:, :2] * _START_SPREAD / reduced[:, 0].std()
+        start[:, : reduced.shape[1]] = _START_SPREAD * reduced[:, :2]
         places: NDArray[np.float32] = TSNE(
             perplexity=perplexity, init=start.astype(np.float32), random_state=seed
         ).fit_transform(reduced)
     return places
 
 
-def probe_features(features: Tensor, targets: Tensor, *, seed: int = 0) -> Probe | None:
+def probe_features(features: Tensor, targets: Tensor, *, groups: Tensor | None = None, seed: int = 0) -> Probe | None:
     """Measure how well a logistic regression predicts `targets` (n,) from features (n, num_features).
 
+    Args:
+        groups: images of one group (n,) are in the same fold (default: every image is a group of its own).
+
     Returns:
-        The accuracy in five-fold cross-validation; None if fewer than two values occur in five images or more.
+        The accuracy in five-fold cross-validation; None if fewer than two values occur in five groups or more.
     """
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict  # type: ignore[import-untyped]
+    from sklearn.model_selection import (  # type: ignore[import-untyped]
+        StratifiedGroupKFold,
+        StratifiedKFold,
+        cross_val_predict,
+    )
     from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
     from threadpoolctl import threadpool_limits
 
-    counts = targets.bincount()
+    groups = torch.arange(len(targets)) if groups is None else groups
+    counts = torch.stack((targets, groups)).unique(dim=1)[0].bincount()
     kept = (counts >= _FOLDS)[targets]
     if int((counts >= _FOLDS).sum()) < 2:
         return None
     x, y = features[kept].double().numpy(), targets[kept].numpy()
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    is_grouped = len(groups.unique()) < len(groups)
+    folds = (StratifiedGroupKFold if is_grouped else StratifiedKFold)(_FOLDS, shuffle=True, random_state=seed)
     with threadpool_limits(1):
         predicted = cross_val_predict(
-            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), x, y, cv=folds
+            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+            *(x, y),
+            groups=groups[kept].numpy() if is_grouped else None,
+            cv=folds,
         )
-    return Probe(estimate_mean(predicted == y), float(counts.max()) / len(y), int((~kept).sum()))
+    accuracy = float(np.mean(predicted == y))
+    error = float(np.sqrt(binomial_variance(accuracy, len(y))))
+    return Probe(Estimate(accuracy, error, len(y)), float(np.bincount(y).max()) / len(y), int((~kept).sum()))

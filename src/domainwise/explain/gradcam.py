@@ -103,10 +103,11 @@ def find_target_layer(network: nn.Module, input_shape: Sequence[int], name: str 
 
 
 def find_finer_layer(network: nn.Module, input_shape: Sequence[int]) -> TargetLayer | None:
-    """Find the last layer of the outermost modules whose map is not coarse, or None."""
+    """Find the last layer whose map is not coarse, or None; of the layers with the same grid, an outermost module."""
     layers = [layer for layer, is_influential in _find_map_layers(network, input_shape).values() if is_influential]
     fine = [layer for layer in layers if not layer.is_coarse]
-    return min(reversed(fine), key=lambda layer: layer.name.count("."), default=None)
+    last = [layer for layer in fine if (layer.height, layer.width) == (fine[-1].height, fine[-1].width)]
+    return min(reversed(last), key=lambda layer: layer.name.count("."), default=None)
 
 
 def _find_map_layers(

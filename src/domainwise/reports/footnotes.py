@@ -159,7 +159,9 @@ def explain_missing(
 
 
 def _filter_used(frame: pl.DataFrame, selection: str) -> pl.DataFrame:
-    return frame if selection == "leave_one_out" else frame.filter("is_result")
+    """Return the rows that a table is based on; those without a number on the test domain are none of them."""
+    measured = frame.filter(pl.col("main").is_not_null())
+    return measured if selection == "leave_one_out" else measured.filter("is_result")
 
 
 def _format_open_runs(planned: Sequence[RunStatus]) -> str:

@@ -151,6 +151,11 @@ def _dataset_cell(models: pl.DataFrame, grid: Grid, table: Table, algorithm: str
     if models.is_empty():
         reasons = [cell.reason for row in table.rows if row.algorithm == algorithm for cell in row.cells]
         return Cell(None, reason=reasons[0] if reasons else "no runs")
+    return average_cell(models, grid, trials)
+
+
+def average_cell(models: pl.DataFrame, grid: Grid, trials: int) -> Cell:
+    """Return the mean over test domains per trial, then over trials; `trials` is the number that there should be."""
     by_trial = average_over_domains(models)
     partial = by_trial.filter(pl.col("domains") < len(grid.domains))["trial"].to_list()
     reasons = [f"not all {len(grid.domains)} test domains in trial {', '.join(map(str, partial))}"] if partial else []

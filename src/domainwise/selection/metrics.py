@@ -27,9 +27,9 @@ class Metric:
 
     def describe(self, text: str) -> str:
         """Return what a sentence about accuracy says about this metric."""
-        if self.is_lower_better:
-            text = re.sub("|".join(_OPPOSITES), lambda match: _OPPOSITES[match[0]], text)
-        return text.replace("Accuracy", self.title[:1].upper() + self.title[1:]).replace("accuracy", self.title)
+        words = {"accuracy": self.title, "Accuracy": self.title[:1].upper() + self.title[1:]}
+        words |= _OPPOSITES if self.is_lower_better else {}
+        return re.sub("|".join(words), lambda match: words[match[0]], text)
 
 
 ACCURACY = Metric("accuracy", "accuracy", has_chance_level=True)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from domainwise.errors import DomainwiseError
+
 NUM_BINS = 15
 # The largest double below 1: torchmetrics counts a confidence of exactly 1 in a bin of its own.
 _BELOW_ONE = 1 - 2**-53
@@ -53,11 +55,20 @@ def compute_metrics(names: Collection[str], predictions: Predictions, num_classe
 
     Args:
         names: of `domainwise.selection.metrics.RECORDED`.
+
+    Raises:
+        DomainwiseError: If a prediction is none of the classes.
     """
     # Imported here: it takes seconds.
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
     truth, predicted = predictions.truth, predictions.predicted
+    # torchmetrics would count it for another class.
+    if int(predicted.max()) >= num_classes:
+        raise DomainwiseError(
+            f"the network has more outputs than the {num_classes} classes, and predicts one of the others; metrics "
+            "need one output per class"
+        )
     confusion = multiclass_confusion_matrix(predicted, truth, num_classes, validate_args=False).long()
     correct, images, answers = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
     # As in scikit-learn: a class without images has no recall, and one that is not predicted either has no F1.

@@ -61,14 +61,18 @@ def test_the_probe_knows_what_the_features_contain() -> None:
     assert known.accuracy.mean == 1
     # Noise has no information: four standard errors around chance.
     assert abs(unknown.accuracy.mean - 0.25) < 4 * (0.25 * 0.75 / 200) ** 0.5
-    assert unknown.accuracy.error == pytest.approx((unknown.accuracy.mean * (1 - unknown.accuracy.mean) / 200) ** 0.5)
+    assert unknown.accuracy.error == pytest.approx((0.25 * 0.75 / 200) ** 0.5, rel=0.05)
+    # An accuracy of 1 has an error too, as everywhere else.
+    assert known.accuracy.error == pytest.approx((201 / 202 * 1 / 202 / 200) ** 0.5)
     assert probe_features(told, domain) == known
 
 
 def test_the_probe_leaves_out_rare_values_and_needs_two() -> None:
     targets = torch.tensor([0] * 10 + [1] * 6 + [2] * 4)
     features = targets[:, None].float() * torch.tensor([1.0, -1.0])
-    assert probe_features(features, targets) == Probe(Estimate(1.0, 0.0, 16), 10 / 16, 4)
+    probe = probe_features(features, targets)
+    assert probe is not None
+    assert (probe.accuracy.mean, probe.accuracy.count, probe.chance, probe.left_out) == (1, 16, 10 / 16, 4)
     assert probe_features(features, torch.tensor([0] * 16 + [1] * 4)) is None
 
 
@@ -82,6 +86,40 @@ def test_the_map_keeps_groups_together_and_depends_on_the_seed_only() -> None:
     assert torch.equal(group[distances.argmin(1)], group)
     torch.manual_seed(5)
     assert torch.equal(torch.from_numpy(embed_features(features, perplexity=10, seed=1)), places)
+
+
+def test_the_probe_does_not_know_the_objects_that_it_is_tested_on() -> None:
+    """Fifty objects with random labels, four images each: the label follows from the object and from nothing else."""
+    generator = torch.Generator().manual_seed(0)
+    objects = torch.arange(50).repeat(4)
+    features = torch.randn(50, 100, generator=generator)[objects]
+    labels = torch.randint(2, (50,), generator=generator)[objects]
+    known, unknown = probe_features(features, labels), probe_features(features, labels, groups=objects)
+    assert known is not None
+    assert unknown is not None
+    assert known.accuracy.mean == 1
+    assert unknown.accuracy.mean < 0.7
+
+
+def test_images_of_one_object_are_a_group(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test domains of silhouettes have the same animals."""
+    run = open_run(runs / "erm")
+    given: list[Tensor] = []
+    monkeypatch.setattr(
+        "domainwise.explain.features.probe_features", lambda *_, groups, seed: given.append(groups.clone())
+    )
+    points = map_features({"erm": run}, images=1000).points.with_columns(group=pl.Series(given[0].tolist()))
+    tested = points.filter(role="test")
+    assert tested["group"].n_unique() == tested["image"].n_unique() < len(tested)
+    assert points.filter(role="train")["group"].n_unique() == len(points) - len(tested)
+    assert points["group"].n_unique() == tested["image"].n_unique() + len(points) - len(tested)
+
+
+@pytest.mark.parametrize("scale", [2.0**-80, 2.0**80])
+def test_the_map_does_not_depend_on_the_scale_of_the_features(scale: float) -> None:
+    features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected, places = (embed_features(each, perplexity=10) for each in (features, scale * features))
+    assert torch.from_numpy(places).allclose(torch.from_numpy(expected), atol=0.1)
 
 
 def test_features_that_are_all_the_same_raise_an_error_and_one_feature_is_enough() -> None:
@@ -206,7 +244,7 @@ def build_maps(classes: Sequence[str], runs: Sequence[str] = ("erm",)) -> Featur
         for run in runs
     )
     probe = Probe(Estimate(0.875, 0.012, 200), 0.5)
-    return FeatureMaps("toy", tuple(classes), points, dict.fromkeys(runs, probe), dict.fromkeys(runs), None, 30.0)
+    return FeatureMaps("toy$^$", tuple(classes), points, dict.fromkeys(runs, probe), dict.fromkeys(runs), None, 30.0)
 
 
 def test_the_legends_stay_readable_with_many_classes() -> None:
@@ -218,6 +256,7 @@ def test_the_legends_stay_readable_with_many_classes() -> None:
     assert "class predictable" not in drawn
     # A name is shown as it is, though matplotlib would hide it or read it as mathematics.
     assert ">_sketch$^$ (unseen)<" in drawn
+    assert ">toy$^$: t-SNE" in drawn
     assert "mean little" in drawn
     assert "other" not in render_figure(plot_features(build_maps(["cat", "dog"])), "svg").decode()
 

@@ -123,9 +123,13 @@ def test_wide_images_have_wide_maps() -> None:
         ("resnet18", 64, TargetLayer("featurizer.model.layer3", "channels_first", 4, 4)),
         ("small_cnn", 16, TargetLayer("featurizer.3", "channels_first", 4, 4)),
         ("small_cnn", 6, None),
+        # Not the stem, which has fewer modules around it.
+        ("timm:mobilenetv3_small_050", 64, TargetLayer("featurizer.model.blocks.3", "channels_first", 4, 4)),
     ],
 )
 def test_a_coarse_map_and_the_finer_one_before_it(name: str, size: int, expected: TargetLayer | None) -> None:
+    if name.startswith("timm:"):
+        pytest.importorskip("timm", reason="timm is an optional dependency")
     network, shape = build(name, size), (3, size, size)
     assert find_target_layer(network, shape).is_coarse
     finer = find_finer_layer(network, shape)

@@ -84,6 +84,7 @@ def test_runs_without_the_metric(runs: Path, tmp_path: Path) -> None:
     assert table.rows[-1].algorithm == "ldat"
     assert [cell.mean for cell in table.rows[-1].cells] == [None] * 4
     assert "ldat on art: ece was not recorded: train with --metrics ece." in table.footnotes
+    assert "Based on 24 runs (4 trials)." in table.footnotes
 
 
 def test_errors(runs: Path) -> None:

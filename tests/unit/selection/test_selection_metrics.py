@@ -80,6 +80,10 @@ def test_names() -> None:
         find_metric("worst_domain")
     assert METRICS["ece"].describe("Highest mean accuracy.") == "Lowest mean ECE."
     assert METRICS["macro_f1"].describe("Accuracy, lowest accuracy") == "Macro-F1, lowest macro-F1"
+    assert (
+        METRICS["balanced_accuracy"].describe("Accuracy, lowest accuracy")
+        == "Balanced accuracy, lowest balanced accuracy"
+    )
 
 
 def test_accuracy_may_be_named_among_the_metrics_to_record() -> None:

@@ -112,6 +112,12 @@ def test_parts_are_joined_in_order() -> None:
     assert joined.correct == int((logits.argmax(1) == truth).sum())
 
 
+def test_a_prediction_that_is_no_class_raises_an_error() -> None:
+    predictions = collect_predictions(lambda x: x, [torch.eye(5)], torch.tensor([0, 1, 2, 0, 1]))
+    with pytest.raises(DomainwiseError, match=r"^the network has more outputs than the 3 classes"):
+        compute_metrics(("confusion",), predictions, 3)
+
+
 def test_a_network_that_returns_nan_has_no_confidence() -> None:
     predictions = collect_predictions(lambda x: x, [torch.full((4, 2), math.nan)], torch.zeros(4, dtype=torch.int64))
     assert predictions.confidence.tolist() == [0.0] * 4

@@ -56,7 +56,10 @@ def plot_features(maps: FeatureMaps) -> Figure:
     _add_legend(bottom[columns - 1], "domain", domain_colors, maps.points)
     images = len(maps.points) // len(runs)
     figure.suptitle(
-        f"{maps.dataset}: t-SNE of the features of {images} images, perplexity {maps.perplexity:.3g}", fontsize=10
+        f"{escape_unprintable(maps.dataset)}: t-SNE of the features of {images} images, perplexity "
+        f"{maps.perplexity:.3g}",
+        fontsize=10,
+        parse_math=False,
     )
     figure.supxlabel(
         "Distances between clusters and their sizes mean little. The percentages are of logistic regressions on the "

@@ -98,7 +98,7 @@ def _check_oracle(selections: Collection[str]) -> list[Caveat]:
     if "test_domain" not in selections:
         return []
     text = (
-        "Selection by test_domain uses the test domain to select models. Its numbers are an upper bound, not what to "
+        "Selection by test_domain uses the test domain to select models. Its numbers are optimistic, not what to "
         "expect in an unseen domain."
     )
     return [Caveat("oracle", text)]

@@ -1,6 +1,6 @@
 """Other metrics of the selected models on a page: a table per dataset, and confusion matrices per test domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +8,15 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 from numpy.typing import NDArray
+from rich.cells import cell_len
 
 from domainwise.errors import DomainwiseError
-from domainwise.reports.cells import Cell, Column, Grid, Row, Table, estimate_cell, mark_best
+from domainwise.reports import footnotes
+from domainwise.reports.cells import Cell, Column, Grid, Row, Table, mark_best
 from domainwise.reports.html import svg
 from domainwise.reports.html.page_data import PageData
-from domainwise.selection.metrics import ACCURACY, METRICS, read_values
+from domainwise.reports.tables import average_cell
+from domainwise.selection.metrics import METRICS, read_values
 from domainwise.storage.run_folder import Record
 
 MAX_CLASSES = 65
@@ -61,7 +64,7 @@ def read_selected_records(data: PageData, selected: Mapping[str, pl.DataFrame]) 
     """Return the records of all selected models, or none if they only have accuracy."""
     chosen = {(run, step) for models in selected.values() for run, step in models.select("run", "step").iter_rows()}
     runs = {run for run, _ in chosen}
-    sources = [stored for stored in data.runs.stored if str(stored.path) in runs and not stored.is_domainbed]
+    sources = [stored for stored in data.runs.stored if str(stored.path) in runs]
     if not any(stored.config["config"].get("metrics") for stored in sources):
         return {}
     records: dict[tuple[str, int], Record] = {}
@@ -78,47 +81,44 @@ def read_selected_records(data: PageData, selected: Mapping[str, pl.DataFrame]) 
 def build_metrics_table(records: Records, selected: pl.DataFrame, selection: str, grid: Grid) -> Table | None:
     """Build the table of all metrics of a dataset, averaged over test domains; None if there is accuracy only."""
     models = selected.filter(pl.col("dataset") == grid.dataset)
-    values: dict[str, dict[str, list[tuple[int, float | None]]]] = {name: {} for name in METRICS}
-    for algorithm, run, step, domain, trial in models.select(
-        "algorithm", "run", "step", "test_domain", "trial"
-    ).iter_rows():
-        record = records.get((run, step))
-        for name, by_method in values.items():
-            value = read_values(record, name).get(domain, {}).get("main") if record else None
-            by_method.setdefault(algorithm, []).append((trial, value))
-    shown = [
-        name
-        for name, by_method in values.items()
-        if any(value is not None for each in by_method.values() for _, value in each)
+    places = [
+        (records.get((run, step), {"accuracy": {}}), domain)
+        for run, step, domain in models.select("run", "step", "test_domain").iter_rows()
     ]
+    values = {
+        name: [read_values(record, name).get(domain, {}).get("main") for record, domain in places] for name in METRICS
+    }
+    shown = [name for name, each in values.items() if any(value is not None for value in each)]
     if shown in ([], ["accuracy"]):
         return None
     columns = tuple(
         Column(METRICS[name].title, "average_over_trials", grid.dataset, is_lower_better=METRICS[name].is_lower_better)
         for name in shown
     )
+    by_metric = {
+        name: models.select("algorithm", "trial", accuracy=pl.Series(values[name], dtype=pl.Float64)) for name in shown
+    }
     rows = [
-        Row(algorithm, tuple(_average_trials(values[name].get(algorithm, []), name) for name in shown))
+        Row(algorithm, tuple(_average_metric(by_metric[name], algorithm, grid) for name in shown))
         for algorithm in grid.algorithms
     ]
+    titles = tuple(METRICS[name].title for name in shown)
     notes = [
         "In percent, of the same models as above. Mean over test domains per trial, then mean ± standard error over "
-        "trials."
+        "trials.",
+        *(["ECE: how far confidence and accuracy are apart; lower is better."] if "ece" in shown else []),
+        *footnotes.format_reasons(footnotes.collect_reasons(rows, titles), Grid("", grid.algorithms, titles)),
     ]
-    if "ece" in shown:
-        notes.append("ECE: how far confidence and accuracy are apart; lower is better.")
     return Table(grid.dataset, selection, columns, mark_best(columns, rows), tuple(notes))
 
 
-def _average_trials(values: Sequence[tuple[int, float | None]], metric: str) -> Cell:
-    """Return the cell of values of single test domains, each with its trial."""
-    by_trial: dict[int, list[float]] = {}
-    for trial, value in values:
-        if value is None:
-            advice = "" if metric == ACCURACY.name else f": train with --metrics {metric}"
-            return Cell(None, reason=f"{metric} was not recorded{advice}")
-        by_trial.setdefault(trial, []).append(value)
-    return estimate_cell([float(np.mean(each)) for each in by_trial.values()], "no model selected")
+def _average_metric(models: pl.DataFrame, algorithm: str, grid: Grid) -> Cell:
+    own = models.filter(pl.col("algorithm") == algorithm)
+    if own.is_empty():
+        return Cell(None, reason="no model selected")
+    if own["accuracy"].is_null().any():
+        return Cell(None, reason="not recorded: train with --metrics")
+    return average_cell(own, grid, models["trial"].n_unique())
 
 
 def collect_confusions(data: PageData, records: Records, selected: pl.DataFrame, grid: Grid) -> list[Confusion]:
@@ -148,8 +148,8 @@ def plot_confusion(confusion: Confusion) -> Markup:
     is_numbered = count <= _MAX_NUMBERED
     side = 34.0 if is_numbered else max(9.0, 420 / count)
     font = 11.5 if is_numbered else min(11.0, side * 0.95)
-    longest = max(map(len, map(_shorten, names)))
-    left, top = 22 + 0.58 * font * longest, 20 + 0.58 * font * longest
+    longest = font * max(map(_estimate_width, map(_shorten, names)))
+    left, top = 22 + longest, 20 + longest
     images = confusion.counts.sum(1, keepdims=True)
     shares = confusion.counts / np.maximum(images, 1)
     parts = [
@@ -210,6 +210,11 @@ def _draw_fields(
         number = svg.text(x + side / 2, y + side / 2 + 4, f"{100 * share:.0f}", "middle", "name")
         parts.append(svg.element("g", svg.element("title", tooltip), field, number))
     return parts
+
+
+def _estimate_width(name: str) -> float:
+    """Return the width of a name as a multiple of the font size, rather too large than too small."""
+    return sum(1.05 if cell_len(each) > 1 or each in "MW" else 0.75 if each.isupper() else 0.58 for each in name)
 
 
 def _shorten(name: str) -> str:

@@ -154,6 +154,7 @@ def write_page(
         on_progress: called with a task, how much of it is done, and the total.
     """
     names = selections or [*read_selections(paths), *SELECTIONS]
+    check_choices(names, columns, metric=metric, paper=paper)
     data = read_page_data(paths, unfinished=unfinished, split_variants=split_variants, metric=metric)
     if model_pictures:
         from domainwise.data.paths import ignore_progress

@@ -16,7 +16,7 @@ from domainwise.errors import DomainwiseError, format_error
 from domainwise.explain.attention import measure_attention
 from domainwise.explain.corruption_errors import measure_corruptions
 from domainwise.explain.corruptions import check_corruptible
-from domainwise.explain.features import map_features
+from domainwise.explain.features import has_holdouts, map_features
 from domainwise.explain.gradcam import find_finer_layer, find_target_layer
 from domainwise.explain.perturbations import (
     has_perturbation,
@@ -61,7 +61,7 @@ class PicturedRuns:
     """The runs of one trial on one dataset whose models are shown, by the names of their methods on the page.
 
     Args:
-        domain: the test domain with the lowest accuracy, averaged over methods.
+        domain: the test domain with the lowest accuracy, or the worst value of another metric, averaged over methods.
         which: the model of each run that the selection rule refers to.
     """
 
@@ -74,6 +74,7 @@ class PicturedRuns:
 def choose_pictured_runs(data: PageData, selection: str, selected: pl.DataFrame) -> list[PicturedRuns]:
     """Return the selected runs of the first trial, per dataset; of a method's variants, the one with the best score."""
     which: Which = "last" if selection == "test_domain" else "best"
+    is_low = data.runs.metric.is_lower_better
     has_model = pl.col("run").map_elements(lambda run: RunFolder(run).has_weights(which), return_dtype=pl.Boolean)
     choices = []
     for dataset in selected["dataset"].unique(maintain_order=True):
@@ -81,9 +82,9 @@ def choose_pictured_runs(data: PageData, selection: str, selected: pl.DataFrame)
         if models.is_empty():
             continue
         means = models.group_by("test_domain", maintain_order=True).agg(pl.col("accuracy").mean())
-        domain = means.sort("accuracy", maintain_order=True)["test_domain"][0]
+        domain = means.sort("accuracy", descending=is_low, maintain_order=True)["test_domain"][0]
         models = models.filter(pl.col("test_domain") == domain).filter(pl.col("trial") == pl.col("trial").min())
-        models = models.sort("score", descending=True, maintain_order=True)
+        models = models.sort("score", descending=not is_low, maintain_order=True)
         best: dict[str, str] = {}
         for name in models["algorithm"]:
             best.setdefault(data.variants.get(name, Variant(name)).method, name)
@@ -222,8 +223,9 @@ def _describe_attention(runs: Mapping[str, OpenRun], domain: str, which: Which, 
 def _draw_features(runs: Mapping[str, OpenRun], which: Which, device: torch.device | None) -> Picture:
     num_domains = len(next(iter(runs.values())).dataset.domains)
     maps = map_features(runs, images=max(1, _NUM_MAPPED // num_domains), which=which, device=device)
+    held_out = ", none of them trained on" if all(map(has_holdouts, runs.values())) else ""
     caption = (
-        "The same images for all models, none of them trained on; triangles are of unseen domains. Below each map: how "
+        f"The same images for all models{held_out}; triangles are of unseen domains. Below each map: how "
         "well a logistic regression predicts class and domain from the features of images that it was not fitted on. "
         "Distances between the clusters of a t-SNE map, and their sizes, mean little."
     )

@@ -165,8 +165,9 @@ def plot_domains(table: Table, markers: Mapping[str, Marker], chance: float | No
         if error:
             parts.append(svg.line(x(mean - error), y, x(mean + error), y, f"error {marker.css_class}"))
         parts.append(marker.draw(x(mean), y, f"{algorithm} on {domain}: {format_cell(cell)}"))
-    label = f"Accuracy per test domain of {table.title}, selected by {table.selection}; the table has the numbers."
-    return svg.plot(_DOMAIN_WIDTH, bottom + _DOMAIN_MARGIN, metric.describe(label), *parts)
+    name = metric.describe("Accuracy")
+    label = f"{name} per test domain of {table.title}, selected by {table.selection}; the table has the numbers."
+    return svg.plot(_DOMAIN_WIDTH, bottom + _DOMAIN_MARGIN, label, *parts)
 
 
 def collect_domain_cells(table: Table) -> list[tuple[str, str, Cell]]:
@@ -273,8 +274,9 @@ def plot_radius_curves(curves: RadiusCurves, markers: Mapping[str, Marker], metr
         parts += _draw_reference(curves.reference, y, markers[REFERENCE])
     for method, line in curves.methods.items():
         parts += _draw_radius_line(method, line, x, y, markers[method])
-    label = f"Accuracy on the test domains of {curves.dataset} by the radius in training, epsilon; a table follows."
-    return svg.plot(area.width, area.height, metric.describe(label), *parts)
+    name = metric.describe("Accuracy")
+    label = f"{name} on the test domains of {curves.dataset} by the radius in training, epsilon; a table follows."
+    return svg.plot(area.width, area.height, label, *parts)
 
 
 def _draw_radius_line(

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from domainwise.reports.html import write_page
-from run_folders import write_run
+from run_folders import DOMAINBED_2021, write_domainbed_run, write_run
 
 HOSTILE = "<b>&"
+PACS = ("art_painting", "cartoon", "photo", "sketch")
 
 
 def write_matrices(folder: Path, classes: list[str], matrix: list[list[int]]) -> None:
@@ -61,8 +62,7 @@ def test_methods_without_other_metrics_still_have_their_accuracy(tmp_path: Path)
     head = re.search(r"all metrics, selected by training_domain.*?</table>", page_of(tmp_path), re.DOTALL)
     assert head is not None
     assert [float(value) for value in re.findall(r'data-value="([^"]+)"', head[0])] == pytest.approx([70, 25, 17.5, 70])
-    assert "accuracy was not recorded" not in head[0]
-    assert "macro_f1 was not recorded: train with --metrics macro_f1" in head[0]
+    assert head[0].count('title="not recorded: train with --metrics"') == 2
 
 
 @pytest.mark.parametrize(("classes", "is_drawn"), [(2, True), (12, True), (13, True), (65, True), (66, False)])
@@ -86,6 +86,43 @@ def test_a_page_by_another_metric(tmp_path: Path) -> None:
     assert "lowest mean ECE on the training domains&#39; holdouts" in page
     assert "chance," not in page  # of guessing, in the plot
     assert "mean ECE on the test domains at the last step" in page
+    assert "upper bound" not in page  # the oracle's calibration error is too low
+
+
+def test_a_name_with_accuracy_in_it_is_written_once(tmp_path: Path) -> None:
+    for domain in ("art", "sketch"):
+        write_run(tmp_path / domain, "erm", domain, dataset="highest accuracy", metrics=["balanced_accuracy", "ece"])
+        records = tmp_path / domain / "records.jsonl"
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        for line in lines:
+            line["metrics"] = {"balanced_accuracy": line["accuracy"], "ece": line["accuracy"]}
+        records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of(tmp_path, metric="balanced_accuracy")
+    assert "<h1>Balanced accuracy in unseen domains</h1>" in page
+    assert "alanced balanced" not in page
+    assert "ECE per test domain of highest accuracy, selected by" in page_of(tmp_path, metric="ece")
+
+
+def test_a_method_without_all_test_domains_is_not_the_best(tmp_path: Path) -> None:
+    write_matrices(tmp_path, ["a", "b"], [[1, 0], [0, 1]])
+    write_run(tmp_path / "mat", "mat", "sketch", (0.9,), domains=("art", "sketch"))
+    table = re.search(r"all metrics, selected by training_domain.*?</ul>", page_of(tmp_path), re.DOTALL)
+    assert table is not None
+    assert "<strong>90.0" not in table[0]
+    assert "<li>mat on accuracy: not all 2 test domains in trial 0, only 1 of 2 trials.</li>" in table[0]
+    assert "<li>mat on macro-F1, ECE: not recorded: train with --metrics.</li>" in table[0]
+
+
+def test_runs_of_domainbed_keep_their_accuracy(tmp_path: Path) -> None:
+    write_domainbed_run(tmp_path / "theirs", "MTL", DOMAINBED_2021, tested=3)
+    ours = write_run(tmp_path / "ours", "erm", "sketch", dataset="pacs", domains=PACS, metrics=["macro_f1"])
+    lines = [json.loads(line) for line in (ours / "records.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["metrics"] = {"macro_f1": line["accuracy"]}
+    (ours / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    head = re.search(r"all metrics, selected by training_domain.*?</table>", page_of(tmp_path), re.DOTALL)
+    assert head is not None
+    assert [float(value) for value in re.findall(r'data-value="([^"]+)"', head[0])] == pytest.approx([70, 70, 80])
 
 
 def test_a_page_without_metrics_has_no_empty_sections(tmp_path: Path) -> None:

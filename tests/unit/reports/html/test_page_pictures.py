@@ -1,5 +1,6 @@
 """The pictures on a page are of the selected models."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from domainwise.errors import DomainwiseError
 from domainwise.reports import write_page
 from domainwise.reports.html import read_page_data
 from domainwise.reports.html.pictures import MAX_METHODS, choose_pictured_runs, draw_model_pictures
-from domainwise.selection import SELECTIONS
+from domainwise.selection import SELECTIONS, select_models
 from domainwise.training import RunConfig, train
 from easy_images import write_easy_images
 from run_folders import write_run
@@ -57,6 +59,31 @@ def test_best_variant_is_shown(tmp_path: Path) -> None:
         with_models(write_run(tmp_path / f"mat-{epsilon}", "mat", "art", hparams=hparams, training=training))
     (choice,) = pictured(tmp_path, "training_domain", split_variants=True)
     assert choice.folders == {"mat, epsilon 1": tmp_path / "mat-1.0"}
+
+
+def test_the_worst_domain_and_the_best_variant_of_a_metric_that_should_be_low(tmp_path: Path) -> None:
+    for epsilon, error in ((0.1, 0.3), (1.0, 0.1), (2.0, 0.2)):
+        for tested, shift in (("art", 0.0), ("sketch", 0.1)):
+            run = write_run(tmp_path / f"mat-{tested}-{epsilon}", "mat", tested, hparams={"epsilon": epsilon})
+            with_models(run)
+            lines = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+            for line in lines:
+                line["metrics"] = {
+                    "ece": {name: dict.fromkeys(parts, error + shift) for name, parts in line["accuracy"].items()}
+                }
+            (run / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = read_page_data([tmp_path], split_variants=True, metric="ece")
+    selected = select_models(data.runs.frame, "training_domain", data.runs.metric)
+    (choice,) = choose_pictured_runs(data, "training_domain", selected)
+    assert choice.domain == "sketch"
+    assert choice.folders == {"mat, epsilon 1": tmp_path / "mat-sketch-1.0"}
+
+
+def test_options_are_checked_before_pictures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "erm", "erm", "art")
+    monkeypatch.delattr("domainwise.reports.html.pictures.draw_selected_models")
+    with pytest.raises(DomainwiseError, match=r"^unknown column 'best'"):
+        write_page(tmp_path / "page.html", [tmp_path], columns=["best"], model_pictures=True)
 
 
 def test_runs_without_models_and_too_many_methods(tmp_path: Path) -> None:
@@ -130,6 +157,18 @@ def test_maps_that_are_too_coarse_say_so(runs: dict[str, Path], tmp_path: Path) 
     coarse, fine = (draw_model_pictures({"erm": run}, "shift_8")[0].caption for run in (small, runs["erm"]))
     assert "Maps of 2 x 2 cells are too coarse to locate anything; an earlier layer has more (domainwise" in coarse
     assert "coarse" not in fine
+
+
+def test_the_images_of_a_refit_are_not_called_new_to_it(runs: dict[str, Path], tmp_path: Path) -> None:
+    config = RunConfig(
+        algorithm="erm", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "refit", refit=runs["erm"]
+    )
+    refit = train(config).folder
+    with pytest.warns(UserWarning, match="trained on all images"):
+        seen = draw_model_pictures({"erm": refit}, "shift_8", which="last")[1].caption
+    held_out = draw_model_pictures({"erm": runs["erm"]}, "shift_8")[1].caption
+    assert seen.startswith("The same images for all models; triangles")
+    assert held_out.startswith("The same images for all models, none of them trained on; triangles")
 
 
 def test_an_unexpected_error_in_a_picture_is_named(
