@@ -55,18 +55,19 @@ class PerturbationAttack(torchattacks.attack.Attack):  # type: ignore[misc]
 
 
 def build_autoattack(
-    model: nn.Module, *, norm: Norm, epsilon: float, steps: int = 100, seed: int = 0
+    model: nn.Module, *, norm: Norm, epsilon: float, steps: int = 100, num_targets: int = 9, seed: int = 0
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the standard ensemble of AutoAttack: APGD-CE, targeted APGD-DLR, targeted FAB, and Square.
 
     Args:
         model: Maps images in [0, 1] to logits of at least 4 classes, in eval mode.
         steps: Steps of APGD and FAB. torchattacks would take 10, where AutoAttack takes 100.
+        num_targets: Targets of APGD and FAB, the most likely other classes. torchattacks would take all of them.
     """
 
     def attack(x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            num_classes = model(x[:1]).shape[1]
+            num_classes = min(model(x[:1]).shape[1], num_targets + 1)
         name = {"linf": "Linf", "l2": "L2"}[norm]
         ensemble = torchattacks.AutoAttack(model, norm=name, eps=epsilon, n_classes=num_classes, seed=seed)
         for each in ensemble._autoattack.attacks:

@@ -173,6 +173,17 @@ def test_own_attacks_are_checked(own: ModelAttack, message: str) -> None:
         attack(own, epsilon=0.1)
 
 
+def test_own_attacks_draw_from_the_seed_and_leave_the_random_state_alone() -> None:
+    def scatter(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return torch.rand_like(x)
+
+    before = torch.get_rng_state()
+    one, again, other = (attack(scatter, epsilon=None, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_attacks_of_other_libraries_are_adapted(torchattacks: Any) -> None:
     other = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
     fgsm = torchattacks.FGSM(other, eps=12 / 255)
@@ -231,6 +242,27 @@ def test_autoattack_is_an_ensemble_of_torchattacks(torchattacks: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert count_correct(network, x_adv, y) == 0
     assert (x_adv - x).abs().amax() <= 0.25 + 1e-6
+
+
+@pytest.mark.parametrize(("num_classes", "num_targets"), [(5, 4), (65, 9)])
+def test_autoattack_targets_the_9_most_likely_other_classes(
+    torchattacks: Any, num_classes: int, num_targets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[int] = []
+
+    def note(ensemble: Any, x: Tensor, y: Tensor) -> Tensor:
+        targets.extend(
+            each.n_target_classes for each in ensemble._autoattack.attacks if hasattr(each, "n_target_classes")
+        )
+        return x
+
+    monkeypatch.setattr(torchattacks.AutoAttack, "forward", note)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes)).eval()
+    _, x, _ = train_network()
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    build_attack(model, AttackSettings("autoattack", 0.1, "linf"), SHAPE, CPU)(x, y)
+    assert targets == [num_targets] * 2
 
 
 @pytest.mark.slow
