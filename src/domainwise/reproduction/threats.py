@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
@@ -122,8 +122,7 @@ def measure_threats(plan: RecipePlan, on_progress: OnProgress = ignore_progress)
             trial, corrupted = (row_plan.dataset, run.trial), {}
         for name in opened.roles.train:
             if name not in corrupted:
-                on_progress(f"corrupting images of {name}", 0, 0)
-                corrupted[name] = _corrupt(opened, name)
+                corrupted[name] = _corrupt(opened, name, on_progress)
         known[key] = measure_run(opened, corrupted)
         lines = (json.dumps({"run": each, "accuracy": accuracies}) for each, accuracies in known.items())
         write_atomic(file, "".join(f"{line}\n" for line in lines).encode())
@@ -158,25 +157,23 @@ def _select_images(run: OpenRun, name: str) -> Split:
 def _measure_attack(model: nn.Module, domain: Domain, split: Split, threat: Threat) -> float:
     shape = tuple(domain.images.shape[1:])
     settings = AttackSettings(threat.attack, parse_radius(threat.epsilon, shape, threat.norm), threat.norm, _STEPS)
-    attack = build_attack(model, settings, shape, _CPU, fit_batches=_fit_batches(domain, split.main))
+    # One batch per step of a domain-wise attack.
+    batches = iterate_batches(domain, split.main, _CPU, _FIT_IMAGES // _STEPS)
+    attack = build_attack(model, settings, shape, _CPU, fit_batches=batches)
     return count_correct(model, domain, split.holdout, _CPU, attack) / len(split.holdout)
 
 
-def _corrupt(run: OpenRun, name: str) -> list[Domain]:
+def _corrupt(run: OpenRun, name: str, on_progress: OnProgress) -> list[Domain]:
     """Return the attacked images of a domain under every corruption and severity."""
     domain, chosen = run.dataset.domains[run.dataset.index(name)], _select_images(run, name).holdout
     images, labels = domain.images[chosen], domain.labels[chosen]
-    return [
-        Domain(f"{name}, {corruption} {severity}", corrupt_images(images, corruption, severity), labels)
-        for corruption in CORRUPTIONS
-        for severity in SEVERITIES
-    ]
-
-
-def _fit_batches(domain: Domain, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return one batch per ascent step of a domain-wise attack."""
-    parts = indices.split(_FIT_IMAGES // _STEPS)
-    return [batch for part in parts for batch in iterate_batches(domain, part, _CPU)]
+    requests = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
+    corrupted = []
+    for done, (corruption, severity) in enumerate(requests, start=1):
+        variant = corrupt_images(images, corruption, severity)
+        corrupted.append(Domain(f"{name}, {corruption} {severity}", variant, labels))
+        on_progress(f"corrupting images of {name}", done, len(requests))
+    return corrupted
 
 
 def _identify(folder: Path) -> str:
@@ -256,7 +253,8 @@ def correlate_axes(frame: pl.DataFrame) -> dict[tuple[Axis, Axis], Estimate]:
     """
     from scipy.stats import spearmanr
 
-    means = frame.group_by("trial", "row", "axis").agg(pl.col("accuracy").mean())
+    # Rounded, or means of different accuracies that are equal would differ in their last bit, and so in rank.
+    means = frame.group_by("trial", "row", "axis").agg(pl.col("accuracy").mean().round(9))
     wide = means.pivot("axis", index=["trial", "row"], values="accuracy").sort("trial", "row")
     rows = frame["row"].n_unique()
     trials = [each for _, each in wide.group_by("trial", maintain_order=True) if each.height == rows > 2]
