@@ -231,7 +231,8 @@ def _parse_radius(value: float | str, shape: Sequence[int], norm: Norm, name: st
     except ValueError as error:
         raise DomainwiseError(str(error)) from None
     if norm == "linf" and radius > 1:
-        raise DomainwiseError(f"{name} must be at most 1 for norm='linf', got {value}; did you mean {value}/255?")
+        hint = "" if "/" in str(value) else f"; did you mean {value}/255?"
+        raise DomainwiseError(f"{name} must be at most 1 for norm='linf', got {value}{hint}")
     return radius
 
 

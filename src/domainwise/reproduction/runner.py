@@ -270,6 +270,8 @@ def plan_recipes(
 
 def _hold_out(recipe: Recipe, test_domains: tuple[str, ...]) -> Recipe:
     """Return the recipe with only these domains held out."""
+    if not recipe.blocks:
+        raise DomainwiseError(f"{recipe.key} trains no models, so that no domain can be held out; omit --test-domain")
     return replace(recipe, blocks=tuple(replace(block, test_domains=test_domains) for block in recipe.blocks))
 
 

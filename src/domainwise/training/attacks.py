@@ -79,6 +79,9 @@ class AttackSettings:
             raise DomainwiseError(f"the number of restarts must be at least 1, got {self.restarts}")
         if self.step_size is not None and self.step_size <= 0:
             raise DomainwiseError(f"the step size of an attack must be above 0, got {self.step_size:g}")
+        # What torch accepts.
+        if not -(2**63) <= self.seed < 2**64:
+            raise DomainwiseError(f"the seed must be at least -2^63 and below 2^64, got {self.seed}")
 
 
 def build_attack(

@@ -172,6 +172,8 @@ def test_images_limits_the_number_of_images(run: OpenRun) -> None:
         ({"step_size": "fast"}, "step_size must be a number"),
         ({"step_size": 0.0}, "step size of an attack must be above 0"),
         ({"epsilons": [8], "norm": "linf"}, "did you mean 8/255"),
+        ({"epsilons": ["300/255"], "norm": "linf"}, "got 300/255$"),
+        ({"seed": 2**64}, "seed must be at least"),
         ({"attacks": []}, "at least one attack"),
         ({"attacks": ["autoattack"]}, "needs at least 4 classes"),
         ({"norm": "l1"}, "unknown norm 'l1'"),

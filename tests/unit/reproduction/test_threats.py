@@ -1,8 +1,8 @@
 """The recipe of threats: its statistics by hand, and its measurements of real runs."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.data.dataset import Domain, Split
-from domainwise.errors import RunInterrupted
+from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.explain.corruptions import corrupt_images
+from domainwise.fake_device import DEVICE, FakeDevice
 from domainwise.reproduction import threats
 from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import find_recipe, find_scale
@@ -131,6 +132,11 @@ def test_images_that_cannot_be_corrupted_are_skipped_before_training(tmp_path: P
     assert "at least 32 x 32 pixels, got 16 x 16" in planned.skipped["silhouettes"]
 
 
+def test_draws_are_refused_because_nothing_selects_one(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="threats has one hyperparameter draw"):
+        plan_recipe(find_recipe("threats"), find_scale("smoke", draws=2), tmp_path / "threats", tmp_path / "runs")
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
     """Two rows of two steps, trained; one corruption is enough here."""
@@ -161,7 +167,7 @@ def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pyte
     file.write_text(f"{lines[0]}\n{lines[1][:-9]}\n")
     measured: list[OpenRun] = []
 
-    def measure_run(run: OpenRun, corrupted: object) -> dict[str, float]:
+    def measure_run(run: OpenRun, *_: object) -> dict[str, float]:
         measured.append(run)
         accuracies: dict[str, float] = json.loads(lines[1])["accuracy"]
         return accuracies
@@ -176,9 +182,9 @@ def test_interrupted_measurements_go_on_where_they_were(plan: RecipePlan, monkey
     measured: list[OpenRun] = []
     measure_run = threats.measure_run
 
-    def note(run: OpenRun, corrupted: Mapping[str, Sequence[Domain]]) -> dict[str, float]:
+    def note(run: OpenRun, *more: Any) -> dict[str, float]:
         measured.append(run)
-        return measure_run(run, corrupted)
+        return measure_run(run, *more)
 
     monkeypatch.setattr(threats, "measure_run", note)
     folder, seen = SweepFolder(plan.folder.parent), []
@@ -192,6 +198,17 @@ def test_interrupted_measurements_go_on_where_they_were(plan: RecipePlan, monkey
     ]
     run_recipe_plans([plan], folder, report_only=True, callbacks=ReproductionCallbacks())
     assert len({run.folder.path for run in measured}) == len(measured) == 2
+
+
+def test_a_run_is_measured_on_the_device_of_its_config(plan: RecipePlan) -> None:
+    folder = plan.row_plans[0].list_finished()[0]
+    run = open_run(folder)
+    corrupted = {name: [run.dataset.domains[run.dataset.index(name)]] for name in run.roles.train}
+    expected = threats.measure_run(run, corrupted, torch.device("cpu"))
+    with FakeDevice() as gpu:
+        accuracies = threats.measure_run(open_run(folder), corrupted, DEVICE)
+        assert gpu.waits
+    assert accuracies == expected
 
 
 class Shapes(nn.Module):
@@ -211,7 +228,8 @@ def test_a_domain_wise_attack_is_fitted_on_as_many_large_images_as_small_ones() 
     images = torch.zeros((700, 3, 128, 128), dtype=torch.uint8)
     domain = Domain("large", images, torch.zeros(700, dtype=torch.int64))
     model, threat = Shapes(), next(each for each in THREATS if each.attack == "domain")
-    threats._measure_attack(model, domain, Split(torch.arange(640), torch.arange(640, 700)), threat)
+    split = Split(torch.arange(640), torch.arange(640, 700))
+    threats._measure_attack(model, domain, split, threat, torch.device("cpu"))
     assert model.sizes == [32] * 20
 
 
