@@ -34,7 +34,7 @@ class PerturbationAttack(torchattacks.attack.Attack):  # type: ignore[misc]
     ) -> None:
         check_perturbation(perturbation)
         super().__init__(type(perturbation).__name__, model)
-        self.perturbation = perturbation.to(self.device)
+        self.perturbation = perturbation
         self.domain = domain
         self.steps = steps
         self.supported_mode = ["default"]
@@ -43,15 +43,19 @@ class PerturbationAttack(torchattacks.attack.Attack):  # type: ignore[misc]
         """Take `steps` ascent steps on each batch of images and labels."""
         training = self.model.training
         self._change_model_mode(training)
-        fit_perturbation(self.perturbation, self.get_logits, batches, self.domain, self.steps, self.device)
+        self._perturb(batches, self.steps)
         self._recover_model_mode(training)
         return self
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         images, labels = images.to(self.device), labels.to(self.device)
         steps = 0 if self.perturbation.is_kept else self.steps
-        batch = [(images, labels)]
-        return fit_perturbation(self.perturbation, self.get_logits, batch, self.domain, steps, self.device)
+        return self._perturb([(images, labels)], steps)
+
+    def _perturb(self, batches: Iterable[tuple[Tensor, Tensor]], steps: int) -> Tensor:
+        # The attack may have moved since the last call, to the device of another model.
+        perturbation = self.perturbation.to(self.device)
+        return fit_perturbation(perturbation, self.get_logits, batches, self.domain, steps, self.device)
 
 
 def build_autoattack(
