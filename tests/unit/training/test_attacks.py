@@ -162,6 +162,8 @@ def test_an_own_attack_is_called_with_the_model_and_epsilon() -> None:
         (lambda model, x, y, epsilon: x.unknown, "the custom attack failed: .*no attribute 'unknown'"),
         (lambda model, x, y, epsilon: x + 5, r"images in \[0, 1\], got values from"),
         (lambda model, x, y, epsilon: x * torch.nan, r"images in \[0, 1\]"),
+        (lambda model, x, y, epsilon: x.mul_(0.5), "linf ball of radius 0.1, got an offset of norm 0.5"),
+        (torch.ones(1).add, "the custom attack failed: "),
         (
             lambda model, x, y, epsilon: push(model, x, y, 2 * epsilon),
             "linf ball of radius 0.1, got an offset of norm 0.2",
@@ -171,6 +173,16 @@ def test_an_own_attack_is_called_with_the_model_and_epsilon() -> None:
 def test_own_attacks_are_checked(own: ModelAttack, message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         attack(own, epsilon=0.1)
+
+
+def test_rounding_at_a_large_radius_is_no_step_out_of_the_ball() -> None:
+    def shift(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+        return x + (1 + 2e-5) * epsilon / x[0].numel() ** 0.5
+
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x, y = torch.full((2, 3, 224, 224), 0.5), torch.zeros(2, dtype=torch.int64)
+    x_adv = build_attack(model, AttackSettings(shift, 14.0, "l2"), x.shape[1:], CPU)(x, y)
+    assert compute_norm(x_adv - x, "l2").amax() > 14 + 1e-5
 
 
 def test_own_attacks_draw_from_the_seed_and_leave_the_random_state_alone() -> None:
