@@ -1,5 +1,6 @@
 """torchattacks and foolbox: their attacks on the model of a run, and our perturbations as their attacks."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from attacked_network import SHAPE, count_correct, train_network
 from domainwise import LowRankPerturbation, Perturbation, SampleWisePerturbation, UniversalPerturbation
+from domainwise.fake_device import DEVICE, FakeDevice
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import load_model, open_run
 
@@ -77,6 +79,20 @@ def test_a_sample_wise_perturbation_is_computed_for_each_batch(library: str) -> 
     expected = perturb(SampleWisePerturbation).attack(
         x, 0, lambda x: nn.functional.cross_entropy(network(x), y, reduction="none"), 20
     )
+    assert torch.equal(x_adv, expected)
+
+
+def test_a_perturbation_follows_the_model_to_another_device() -> None:
+    pytest.importorskip("torchattacks")
+    from domainwise.integrations.torchattacks import PerturbationAttack
+
+    network, x, y = train_network()
+    attack = PerturbationAttack(network, perturb(UniversalPerturbation)).fit([(x, y)])
+    expected = attack(x, y)
+    with FakeDevice():
+        attack.set_model(copy.deepcopy(network).to(DEVICE))
+        attack.set_device(DEVICE)
+        x_adv = attack(x.to(DEVICE), y.to(DEVICE)).cpu()
     assert torch.equal(x_adv, expected)
 
 

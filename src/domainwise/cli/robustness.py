@@ -270,21 +270,23 @@ def _print_corruptions(corrupted: "CorruptedAccuracy", is_markdown: bool, refere
     from domainwise.explain.corruption_errors import REFERENCE
 
     summary = corrupted.summary
-    has_reference = summary["mce"].null_count() < len(summary)
+    # Without errors of its reference, a run has no mCE either.
+    is_compared = summary["mce"].is_not_null() | (summary["without_error"].list.len() > 0)
+    has_reference = bool(is_compared.any())
     print_table(*_format_corruption_summary(summary, has_reference), is_markdown=is_markdown)
     print_text()
     print_table(*_format_corruptions(corrupted.measurements), is_markdown=is_markdown)
     name = reference or REFERENCE
     if not has_reference:
         print_line(f"no mCE: no run of {name} to divide by; add one, or choose --reference", stderr=True)
-    elif summary["mce"].null_count():
+    elif not is_compared.all():
         print_line(f"mCE only where {name} has the same trial and held-out domains", stderr=True)
-    if left_out := summary["left_out"].explode().drop_nulls().unique(maintain_order=True).to_list():
-        names = ", ".join(left_out)
-        print_line(
-            f"relative mCE omits corruptions that do not lower the accuracy of {name} in some trial: {names}",
-            stderr=True,
-        )
+    for column, what in (
+        ("without_error", f"mCE omits corruptions under which {name} makes no errors"),
+        ("left_out", f"relative mCE omits corruptions that do not lower the accuracy of {name}"),
+    ):
+        if names := summary[column].explode().drop_nulls().unique(maintain_order=True).to_list():
+            print_line(f"{what} in some trial: {', '.join(names)}", stderr=True)
 
 
 def _format_corruption_summary(summary: "pl.DataFrame", has_reference: bool) -> tuple[list[str], list[list[str]], int]:

@@ -32,9 +32,11 @@ def draw_batches(
     return batches
 
 
-def iterate_batches(domain: Domain, indices: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield all of `indices` once, in order, in batches of a size that suits the device."""
-    for chosen in indices.split(_evaluation_batch_size(domain, device)):
+def iterate_batches(
+    domain: Domain, indices: Tensor, device: torch.device, batch_size: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all of `indices` once, in order, in batches of a given size (default: one that suits the device)."""
+    for chosen in indices.split(batch_size or _evaluation_batch_size(domain, device)):
         yield _convert_to_floats(_select_bytes(domain, chosen, device)), send_to(device, domain.labels[chosen])
 
 

@@ -169,6 +169,7 @@ def summarize_corruptions(frame: pl.DataFrame, reference: str | None = None) -> 
         - `clean`: clean accuracy
         - `accuracy`, `error`: mean accuracy and mean error over corruptions and severities
         - `mce`, `relative_mce`: as fractions; null without a reference
+        - `without_error`: corruptions under which the reference makes no error; `mce` is the mean of the others
         - `left_out`: corruptions under which the reference loses no accuracy; `relative_mce` is the mean of the others
     """
     clean = frame.filter(corruption=CLEAN).select(*_RUN, clean="accuracy")
@@ -183,13 +184,15 @@ def summarize_corruptions(frame: pl.DataFrame, reference: str | None = None) -> 
         ce=_divide("error", "reference_error"), relative_ce=_divide("loss", "reference_loss")
     )
     mean_error = pl.col("error").sum() / pl.col("severities").sum()
+    has_reference = pl.col("reference_error").is_not_null()
     return ratios.group_by(_RUN, maintain_order=True).agg(
         pl.col("clean").first(),
         accuracy=1 - mean_error,
         error=mean_error,
         mce=pl.col("ce").mean(),
         relative_mce=pl.col("relative_ce").mean(),
-        left_out=pl.col("corruption").filter(pl.col("reference_loss").is_not_null(), pl.col("relative_ce").is_null()),
+        without_error=pl.col("corruption").filter(has_reference, pl.col("ce").is_null()),
+        left_out=pl.col("corruption").filter(has_reference, pl.col("relative_ce").is_null()),
     )
 
 

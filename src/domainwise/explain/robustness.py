@@ -37,6 +37,8 @@ from domainwise.training.attacks import (
     adapt_attack,
     build_attack,
     check_num_classes,
+    check_used,
+    import_autoattack,
     takes_epsilon,
 )
 from domainwise.training.evaluation import count_correct
@@ -122,6 +124,7 @@ def attack_run(
     radii = sorted({_parse_radius(each, shape, norm) for each in epsilons or EPSILONS[norm]})
     size = None if step_size is None else _parse_radius(step_size, shape, norm, "step_size")
     shared = AttackSettings(DEFAULT_ATTACKS[0], None, norm, steps, size, restarts, seed)
+    check_used(shared, resolved)
     names = tuple(dict.fromkeys(domains)) or run.roles.test
     for name in names:
         if name not in run.dataset.domain_names:
@@ -211,6 +214,8 @@ def _name_attacks(attacks: str | Attacks) -> Mapping[str, Any]:
 def _resolve_attack(attack: Any, norm: Norm) -> AttackName | ModelAttack:
     """Return a built-in attack as its name, and a custom one as a function."""
     if isinstance(attack, str):
+        if attack == "autoattack":
+            import_autoattack()  # before other attacks take their time
         if attack in ATTACK_NAMES:
             return attack
         if ":" not in attack:
@@ -226,7 +231,8 @@ def _parse_radius(value: float | str, shape: Sequence[int], norm: Norm, name: st
     except ValueError as error:
         raise DomainwiseError(str(error)) from None
     if norm == "linf" and radius > 1:
-        raise DomainwiseError(f"{name} must be at most 1 for norm='linf', got {value}; did you mean {value}/255?")
+        hint = "" if "/" in str(value) else f"; did you mean {value}/255?"
+        raise DomainwiseError(f"{name} must be at most 1 for norm='linf', got {value}{hint}")
     return radius
 
 

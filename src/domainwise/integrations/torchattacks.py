@@ -34,7 +34,7 @@ class PerturbationAttack(torchattacks.attack.Attack):  # type: ignore[misc]
     ) -> None:
         check_perturbation(perturbation)
         super().__init__(type(perturbation).__name__, model)
-        self.perturbation = perturbation.to(self.device)
+        self.perturbation = perturbation
         self.domain = domain
         self.steps = steps
         self.supported_mode = ["default"]
@@ -43,30 +43,35 @@ class PerturbationAttack(torchattacks.attack.Attack):  # type: ignore[misc]
         """Take `steps` ascent steps on each batch of images and labels."""
         training = self.model.training
         self._change_model_mode(training)
-        fit_perturbation(self.perturbation, self.get_logits, batches, self.domain, self.steps, self.device)
+        self._perturb(batches, self.steps)
         self._recover_model_mode(training)
         return self
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         images, labels = images.to(self.device), labels.to(self.device)
         steps = 0 if self.perturbation.is_kept else self.steps
-        batch = [(images, labels)]
-        return fit_perturbation(self.perturbation, self.get_logits, batch, self.domain, steps, self.device)
+        return self._perturb([(images, labels)], steps)
+
+    def _perturb(self, batches: Iterable[tuple[Tensor, Tensor]], steps: int) -> Tensor:
+        # The attack may have moved since the last call, to the device of another model.
+        perturbation = self.perturbation.to(self.device)
+        return fit_perturbation(perturbation, self.get_logits, batches, self.domain, steps, self.device)
 
 
 def build_autoattack(
-    model: nn.Module, *, norm: Norm, epsilon: float, steps: int = 100, seed: int = 0
+    model: nn.Module, *, norm: Norm, epsilon: float, steps: int = 100, num_targets: int = 9, seed: int = 0
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the standard ensemble of AutoAttack: APGD-CE, targeted APGD-DLR, targeted FAB, and Square.
 
     Args:
         model: Maps images in [0, 1] to logits of at least 4 classes, in eval mode.
         steps: Steps of APGD and FAB. torchattacks would take 10, where AutoAttack takes 100.
+        num_targets: Targets of APGD and FAB, the most likely other classes. torchattacks would take all of them.
     """
 
     def attack(x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            num_classes = model(x[:1]).shape[1]
+            num_classes = min(model(x[:1]).shape[1], num_targets + 1)
         name = {"linf": "Linf", "l2": "L2"}[norm]
         ensemble = torchattacks.AutoAttack(model, norm=name, eps=epsilon, n_classes=num_classes, seed=seed)
         for each in ensemble._autoattack.attacks:

@@ -140,6 +140,10 @@ def plan_recipe(
         cache: builds the datasets; share one between several plans.
         is_sequential: see `RecipePlan`.
     """
+    if recipe.kind == "threats" and (scale.draws or 1) > 1:
+        raise DomainwiseError(
+            f"{recipe.key} has one hyperparameter draw, as no threat may select a model; omit --draws"
+        )
     row_plans: list[RowPlan] = []
     skipped: dict[str, str] = {}
     cache = cache or DatasetCache()

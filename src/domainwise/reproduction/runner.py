@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.reproduction.comparison import judge_claims, select_models
 from domainwise.reproduction.plan import RecipePlan, merge_plans, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
@@ -270,6 +270,8 @@ def plan_recipes(
 
 def _hold_out(recipe: Recipe, test_domains: tuple[str, ...]) -> Recipe:
     """Return the recipe with only these domains held out."""
+    if not recipe.blocks:
+        raise DomainwiseError(f"{recipe.key} trains no models, so that no domain can be held out; omit --test-domain")
     return replace(recipe, blocks=tuple(replace(block, test_domains=test_domains) for block in recipe.blocks))
 
 
@@ -290,11 +292,17 @@ def run_recipe_plans(
     waiting = [(plan, {run.folder for run in plan.runs}) for plan in plans]
     unended = {run.folder for run in runs}
 
+    def report(task: str, done: int, total: int) -> None:
+        # Measurements and pictures may take as long as runs.
+        if callbacks.should_stop():
+            raise RunInterrupted(f"stopped: {task}, {done} of {total} done")
+        callbacks.on_data(task, done, total)
+
     def write_ended() -> None:
         for plan, left in waiting[:]:
             if report_only or not left:
                 waiting.remove((plan, left))
-                results[plan.recipe.key] = write_result(plan, callbacks.on_data)
+                results[plan.recipe.key] = write_result(plan, report)
                 callbacks.on_result(results[plan.recipe.key])
 
     def on_status(run: PlannedRun, status: RunStatus) -> None:

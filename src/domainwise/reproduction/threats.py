@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 from domainwise.data.batches import iterate_batches
 from domainwise.data.dataset import Domain, Split
@@ -33,6 +33,7 @@ from domainwise.selection.verdicts import Judgement, judge_differences
 from domainwise.storage.files import read_regular, write_atomic
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training.attacks import AttackName, AttackSettings, build_attack
+from domainwise.training.device import pick_device
 from domainwise.training.evaluation import count_correct
 from domainwise.training.loading import OpenRun, open_run
 from domainwise.training.registry import DatasetCache, dataset_name, is_path
@@ -43,7 +44,6 @@ AXES: tuple[Axis, ...] = ("new domains", "sample-wise attacks", "domain-wise att
 REFERENCE = "erm"
 MEASUREMENTS = "measurements.jsonl"
 
-_CPU = torch.device("cpu")
 _STEPS = 20
 # Images per training domain: those that are attacked and corrupted, and those that a domain-wise attack is fitted on.
 _MAX_IMAGES = 100
@@ -102,49 +102,53 @@ def measure_threats(plan: RecipePlan, on_progress: OnProgress = ignore_progress)
     datasets: dict[str, DatasetCache] = {}
     # Trial by trial: all rows of one share its images, and so the corrupted ones.
     runs = sorted(
-        ((run, row_plan) for row_plan in plan.row_plans for run in row_plan.runs if RunFolder(run.folder).is_done),
-        key=lambda pair: (pair[1].dataset, pair[0].trial, pair[0].test_domains),
+        (
+            (run, row_plan.dataset, config.device)
+            for row_plan in plan.row_plans
+            for run, config in row_plan.runs.items()
+            if RunFolder(run.folder).is_done
+        ),
+        key=lambda each: (each[1], each[0].trial, each[0].test_domains),
     )
     trial: tuple[str, int] | None = None
     corrupted: dict[str, list[Domain]] = {}
-    for done, (run, row_plan) in enumerate(runs):
+    for done, (run, dataset, device) in enumerate(runs):
         on_progress("measuring threats", done, len(runs))
         key = _identify(run.folder)
         if key in known:
             continue
         opened = open_run(
             run.folder,
-            dataset=row_plan.dataset if is_path(row_plan.dataset) else None,
+            dataset=dataset if is_path(dataset) else None,
             data_dir=plan.data_dir,
-            datasets=datasets.setdefault(row_plan.dataset, DatasetCache()),
+            datasets=datasets.setdefault(dataset, DatasetCache()),
         )
-        if trial != (row_plan.dataset, run.trial):
-            trial, corrupted = (row_plan.dataset, run.trial), {}
+        if trial != (dataset, run.trial):
+            trial, corrupted = (dataset, run.trial), {}
         for name in opened.roles.train:
             if name not in corrupted:
-                on_progress(f"corrupting images of {name}", 0, 0)
-                corrupted[name] = _corrupt(opened, name)
-        known[key] = measure_run(opened, corrupted)
+                corrupted[name] = _corrupt(opened, name, on_progress)
+        known[key] = measure_run(opened, corrupted, pick_device(device))
         lines = (json.dumps({"run": each, "accuracy": accuracies}) for each, accuracies in known.items())
         write_atomic(file, "".join(f"{line}\n" for line in lines).encode())
     on_progress("measuring threats", len(runs), len(runs))
 
 
-def measure_run(run: OpenRun, corrupted: Mapping[str, Sequence[Domain]]) -> Accuracies:
+def measure_run(run: OpenRun, corrupted: Mapping[str, Sequence[Domain]], device: torch.device) -> Accuracies:
     """Return the accuracy of the run's last model under each threat, averaged over domains.
 
     Args:
         corrupted: per training domain, its holdout images under every corruption and severity.
     """
-    model = run.model("last")
+    model = run.model("last").to(device)
     recorded = run.records[-1]["accuracy"]
     accuracies = {NEW_DOMAINS.name: statistics.fmean(recorded[name]["main"] for name in run.roles.test)}
     by_domain: dict[str, list[float]] = {}
     for name in run.roles.train:
         domain, split = run.dataset.domains[run.dataset.index(name)], _select_images(run, name)
         for threat in (CLEAN, *ATTACKS):
-            by_domain.setdefault(threat.name, []).append(_measure_attack(model, domain, split, threat))
-        variants = [count_correct(model, each, torch.arange(len(each)), _CPU) / len(each) for each in corrupted[name]]
+            by_domain.setdefault(threat.name, []).append(_measure_attack(model, domain, split, threat, device))
+        variants = [count_correct(model, each, torch.arange(len(each)), device) / len(each) for each in corrupted[name]]
         by_domain.setdefault(CORRUPTED.name, []).append(statistics.fmean(variants))
     return accuracies | {name: statistics.fmean(values) for name, values in by_domain.items()}
 
@@ -155,28 +159,26 @@ def _select_images(run: OpenRun, name: str) -> Split:
     return Split(main=split.main[:_FIT_IMAGES], holdout=split.holdout[:_MAX_IMAGES])
 
 
-def _measure_attack(model: nn.Module, domain: Domain, split: Split, threat: Threat) -> float:
+def _measure_attack(model: nn.Module, domain: Domain, split: Split, threat: Threat, device: torch.device) -> float:
     shape = tuple(domain.images.shape[1:])
     settings = AttackSettings(threat.attack, parse_radius(threat.epsilon, shape, threat.norm), threat.norm, _STEPS)
-    attack = build_attack(model, settings, shape, _CPU, fit_batches=_fit_batches(domain, split.main))
-    return count_correct(model, domain, split.holdout, _CPU, attack) / len(split.holdout)
+    # One batch per step of a domain-wise attack.
+    batches = iterate_batches(domain, split.main, device, _FIT_IMAGES // _STEPS)
+    attack = build_attack(model, settings, shape, device, fit_batches=batches)
+    return count_correct(model, domain, split.holdout, device, attack) / len(split.holdout)
 
 
-def _corrupt(run: OpenRun, name: str) -> list[Domain]:
+def _corrupt(run: OpenRun, name: str, on_progress: OnProgress) -> list[Domain]:
     """Return the attacked images of a domain under every corruption and severity."""
     domain, chosen = run.dataset.domains[run.dataset.index(name)], _select_images(run, name).holdout
     images, labels = domain.images[chosen], domain.labels[chosen]
-    return [
-        Domain(f"{name}, {corruption} {severity}", corrupt_images(images, corruption, severity), labels)
-        for corruption in CORRUPTIONS
-        for severity in SEVERITIES
-    ]
-
-
-def _fit_batches(domain: Domain, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return one batch per ascent step of a domain-wise attack."""
-    parts = indices.split(_FIT_IMAGES // _STEPS)
-    return [batch for part in parts for batch in iterate_batches(domain, part, _CPU)]
+    requests = [(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
+    corrupted = []
+    for done, (corruption, severity) in enumerate(requests, start=1):
+        variant = corrupt_images(images, corruption, severity)
+        corrupted.append(Domain(f"{name}, {corruption} {severity}", variant, labels))
+        on_progress(f"corrupting images of {name}", done, len(requests))
+    return corrupted
 
 
 def _identify(folder: Path) -> str:
@@ -256,7 +258,8 @@ def correlate_axes(frame: pl.DataFrame) -> dict[tuple[Axis, Axis], Estimate]:
     """
     from scipy.stats import spearmanr
 
-    means = frame.group_by("trial", "row", "axis").agg(pl.col("accuracy").mean())
+    # Rounded, or means of different accuracies that are equal would differ in their last bit, and so in rank.
+    means = frame.group_by("trial", "row", "axis").agg(pl.col("accuracy").mean().round(9))
     wide = means.pivot("axis", index=["trial", "row"], values="accuracy").sort("trial", "row")
     rows = frame["row"].n_unique()
     trials = [each for _, each in wide.group_by("trial", maintain_order=True) if each.height == rows > 2]

@@ -36,11 +36,19 @@ _REACH = 2.5
 _PGD_STEP = 0.25
 _STEPS: Mapping[AttackName, int] = {"fgsm": 1, "apgd": 100, "apgd-t": 100, "autoattack": 100}
 _DEFAULT_STEPS = 20
+# The attacks that a setting changes.
+_USERS: Mapping[str, tuple[AttackName, ...]] = {
+    "steps": ("domain", "sample", "pgd", "apgd", "apgd-t", "autoattack"),
+    "step_size": ("domain", "sample", "pgd"),
+    "restarts": ("sample", "pgd", "apgd", "apgd-t"),
+}
 # The difference of logits ratio is taken over the third largest logit, if it is targeted over the fourth as well.
 _MIN_CLASSES: Mapping[str, int] = {"apgd": 3, "apgd-t": 4, "autoattack": 4}
 _NUM_TARGETS = 9
 # How far the images of someone else's attack may be outside of their bounds.
 _ROUNDING = 1e-5
+# How much longer than the radius their offset may be: its norm is a sum of many squares in single precision.
+_NORM_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,9 @@ class AttackSettings:
             raise DomainwiseError(f"the number of restarts must be at least 1, got {self.restarts}")
         if self.step_size is not None and self.step_size <= 0:
             raise DomainwiseError(f"the step size of an attack must be above 0, got {self.step_size:g}")
+        # What torch accepts.
+        if not -(2**63) <= self.seed < 2**64:
+            raise DomainwiseError(f"the seed must be at least -2^63 and below 2^64, got {self.seed}")
 
 
 def build_attack(
@@ -94,7 +105,7 @@ def build_attack(
     if epsilon == 0:
         return lambda x, y: x
     if not isinstance(name, str):
-        return attack_in_turns(model, [partial(_run_own_attack, model, name, norm, epsilon)])
+        return attack_in_turns(model, [partial(_run_own_attack, model, name, settings)])
     if epsilon is None:
         raise DomainwiseError(f"attack {name!r} needs an epsilon")
     steps = 1 if name == "fgsm" else settings.steps or _STEPS.get(name, _DEFAULT_STEPS)
@@ -103,11 +114,9 @@ def build_attack(
         ascend = partial(run_apgd, model, epsilon=epsilon, norm=norm, steps=steps, generator=generator)
         return _combine_apgd(model, ascend, settings.restarts, is_targeted=name == "apgd-t")
     if name == "autoattack":
-        try:
-            from domainwise.integrations.torchattacks import build_autoattack
-        except ImportError as error:
-            raise DomainwiseError(f"{error}; or use --attack apgd") from None
-        run = build_autoattack(model, norm=norm, epsilon=epsilon, steps=steps, seed=settings.seed)
+        run = import_autoattack()(
+            model, norm=norm, epsilon=epsilon, steps=steps, num_targets=_NUM_TARGETS, seed=settings.seed
+        )
         return attack_in_turns(model, [run])
     default_size = {"fgsm": epsilon, "pgd": _PGD_STEP * epsilon}.get(name, _REACH * epsilon / steps)
     shared: dict[str, Any] = {
@@ -152,6 +161,15 @@ def attack_in_turns(model: nn.Module, attacks: Iterable[Attack]) -> Attack:
     return attack
 
 
+def import_autoattack() -> Callable[..., Attack]:
+    """Return `build_autoattack`, or raise an error without its library."""
+    try:
+        from domainwise.integrations.torchattacks import build_autoattack
+    except ImportError as error:
+        raise DomainwiseError(f"{error}; or use --attack apgd") from None
+    return build_autoattack
+
+
 def check_num_classes(attack: AttackName | ModelAttack, num_classes: int) -> None:
     """Raise an error if an attack is not defined for so few classes; warn if a part of it is not."""
     needed = _MIN_CLASSES.get(attack, 0) if isinstance(attack, str) else 0
@@ -166,6 +184,15 @@ def check_num_classes(attack: AttackName | ModelAttack, num_classes: int) -> Non
         f"the DLR loss needs at least {needed} classes, got {num_classes}; apgd ascends the cross-entropy only",
         stacklevel=3,
     )
+
+
+def check_used(settings: AttackSettings, attacks: Mapping[str, AttackName | ModelAttack]) -> None:
+    """Raise an error if a setting is given that has no effect on any of the attacks, which are given by label."""
+    for name, users in _USERS.items():
+        if getattr(settings, name) != getattr(AttackSettings, name) and not any(
+            attack in users for attack in attacks.values()
+        ):
+            raise DomainwiseError(f"{name} has no effect on {', '.join(attacks)}; it is for {', '.join(users)}")
 
 
 def adapt_attack(attack: Any, norm: Norm) -> ModelAttack:
@@ -212,12 +239,17 @@ def takes_epsilon(attack: AttackName | ModelAttack) -> bool:
         return False
 
 
-def _run_own_attack(
-    model: nn.Module, attack: ModelAttack, norm: Norm, epsilon: float | None, x: Tensor, y: Tensor
-) -> Tensor:
+def _run_own_attack(model: nn.Module, attack: ModelAttack, settings: AttackSettings, x: Tensor, y: Tensor) -> Tensor:
     """Run someone else's attack, and check that it stays in its bounds."""
-    with explain_failure("the custom attack failed", getattr(attack, "__module__", "")):
-        x_adv = attack(model, x, y, **({} if epsilon is None else {"epsilon": epsilon}))
+    norm, epsilon = settings.norm, settings.epsilon
+    with (
+        explain_failure("the custom attack failed", getattr(attack, "__module__", None) or ""),
+        # Other libraries draw random starts from torch's own generator, and some seed it.
+        torch.random.fork_rng([x.device] if x.device.type == "cuda" else []),
+    ):
+        torch.manual_seed(settings.seed)
+        # A copy, because an attack that changes its images in place would seem to stay where it was.
+        x_adv = attack(model, x.clone(), y, **({} if epsilon is None else {"epsilon": epsilon}))
     if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
         given = f"shape {tuple(x_adv.shape)}" if isinstance(x_adv, Tensor) else f"type {type(x_adv).__name__}"
         raise DomainwiseError(f"a custom attack must return images of shape {tuple(x.shape)}, got {given}")
@@ -225,10 +257,12 @@ def _run_own_attack(
     low, high = x_adv.amin(), x_adv.amax()
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
         raise DomainwiseError(f"a custom attack must return images in [0, 1], got values from {low:g} to {high:g}")
-    if epsilon is not None and (reached := float(compute_norm(x_adv - x, norm).amax())) > epsilon + _ROUNDING:
-        raise DomainwiseError(
-            f"a custom attack must stay in the {norm} ball of radius {epsilon:g}, got an offset of norm {reached:g}"
-        )
+    if epsilon is not None:
+        reached = float(compute_norm(x_adv - x, norm).amax())
+        if reached > (1 + _NORM_ROUNDING) * epsilon + _ROUNDING:
+            raise DomainwiseError(
+                f"a custom attack must stay in the {norm} ball of radius {epsilon:g}, got an offset of norm {reached:g}"
+            )
     return x_adv
 
 

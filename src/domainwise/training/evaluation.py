@@ -1,7 +1,6 @@
 """Accuracy and other metrics of a model on the parts of domains that a record needs, and accuracy under attack."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -152,8 +151,7 @@ def _fit_record_attack(
 ) -> Attack:
     """Return the domain-wise attack of a record. Every rank fits the same perturbation on the same images."""
     shape = tuple(domain.images.shape[1:])
-    chosen = main[: _RECORD_STEPS * _RECORD_BATCH].split(_RECORD_BATCH)
-    batches = chain.from_iterable(iterate_batches(domain, indices, device) for indices in chosen)
+    batches = iterate_batches(domain, main[: _RECORD_STEPS * _RECORD_BATCH], device, _RECORD_BATCH)
     settings = AttackSettings("domain", parse_radius(radius, shape), steps=_RECORD_STEPS, seed=_RECORD_SEED)
     with eval_mode(algorithm):
         return build_attack(algorithm.network, settings, shape, device, fit_batches=batches)

@@ -7,12 +7,13 @@ import polars as pl
 import pytest
 import torch
 
+from domainwise.cli.robustness import _print_corruptions
 from domainwise.errors import DomainwiseError
 from domainwise.explain import corruption_errors
 from domainwise.explain.corruption_errors import measure_corruptions, summarize_corruptions
 from domainwise.explain.corruptions import corrupt_images
 from domainwise.explain.plots.corruptions import plot_corruptions
-from domainwise.explain.runs import corrupt_runs
+from domainwise.explain.runs import CorruptedAccuracy, corrupt_runs
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import OpenRun, open_run
 
@@ -235,3 +236,24 @@ def test_a_corruption_that_costs_the_reference_nothing_is_left_out_of_relative_m
     assert mat["left_out"] == ["fog"]
     assert mat["relative_mce"] == pytest.approx(0.8 / 0.2)
     assert mat["mce"] == pytest.approx((0.5 / 0.6 + 1.2 / 0.8) / 2)
+
+
+def test_a_corruption_without_errors_of_the_reference_is_left_out_of_both() -> None:
+    erm = {"clean": [1.0], "fog": [1.0, 1.0], "snow": [0.7, 0.5]}
+    mat = summarize_corruptions(make_frame({"erm": erm, "mat": ACCURACIES["mat"]})).row(1, named=True)
+    assert (mat["without_error"], mat["left_out"]) == (["fog"], ["fog"])
+    assert mat["mce"] == pytest.approx(1.2 / 0.8)
+
+
+def test_what_is_left_out_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    flawless = {"clean": [1.0], "fog": [1.0, 1.0]}
+    for erm, message in (
+        (flawless, "mCE omits corruptions under which erm makes no errors in some trial: fog"),
+        ({**flawless, "fog": [0.9, 0.9], "clean": [0.9]}, "relative mCE omits corruptions that do not lower the acc"),
+    ):
+        frame = make_frame({"erm": erm, "mat": {"clean": [0.8], "fog": [0.8, 0.7]}})
+        _print_corruptions(CorruptedAccuracy(frame, summarize_corruptions(frame)), False, None)
+        output = capsys.readouterr()
+        assert message in output.err
+        assert "no run of erm" not in output.err
+        assert "mCE" in output.out

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,16 @@ def test_images_limits_the_number_of_images(run: OpenRun) -> None:
         ({"step_size": "fast"}, "step_size must be a number"),
         ({"step_size": 0.0}, "step size of an attack must be above 0"),
         ({"epsilons": [8], "norm": "linf"}, "did you mean 8/255"),
+        ({"epsilons": ["300/255"], "norm": "linf"}, "got 300/255$"),
+        ({"seed": 2**64}, "seed must be at least"),
         ({"attacks": []}, "at least one attack"),
         ({"attacks": ["autoattack"]}, "needs at least 4 classes"),
         ({"norm": "l1"}, "unknown norm 'l1'"),
         ({"restarts": 0}, "at least 1"),
         ({"steps": 0}, "at least 1 step"),
+        ({"attacks": ["fgsm"], "steps": 5}, "steps has no effect on fgsm; it is for domain, sample, pgd"),
+        ({"attacks": ["domain", "fgsm"], "restarts": 2}, "restarts has no effect on domain, fgsm; it is for sample"),
+        ({"attacks": {"mine": lambda model, x, y: x}, "step_size": 0.1}, "step_size has no effect on mine"),
         ({"attacks": ["domian"]}, "did you mean 'domain'"),
         ({"images": 0}, "images must be at least 1"),
         ({"domains": ["shift_9"]}, "did you mean 'shift_8'"),
@@ -203,11 +209,22 @@ def test_the_domain_wise_attack_in_linf_is_one_offset_at_the_boundary(gray: tupl
     assert len(model.ascended) == 7
 
 
+def test_a_missing_library_is_noticed_before_anything_is_attacked(
+    run: OpenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchattacks", None)
+    monkeypatch.delitem(sys.modules, "domainwise.integrations.torchattacks", raising=False)
+    reported: list[int] = []
+    with pytest.raises(DomainwiseError, match="torchattacks is not installed"):
+        attack_run(run, attacks=["fgsm", "autoattack"], on_progress=lambda task, done, total: reported.append(done))
+    assert not reported
+
+
 def test_the_norm_follows_the_attacks(run: OpenRun) -> None:
     def measure(**settings: Any) -> set[tuple[str | None, float | None]]:
-        return {(each.norm, each.epsilon) for each in attack_run(run, images=5, steps=1, **settings)}
+        return {(each.norm, each.epsilon) for each in attack_run(run, images=5, **settings)}
 
-    assert {norm for norm, _ in measure()} == {"l2"}
+    assert {norm for norm, _ in measure(steps=1)} == {"l2"}
     assert measure(attacks=["fgsm"]) == {("linf", parts / 255) for parts in (0, 1, 2, 4, 8)}
     assert measure(attacks=["domain"], norm="linf", epsilons=["4/255", 0]) == {("linf", 0.0), ("linf", 4 / 255)}
     ((norm, epsilon),) = measure(attacks=["fgsm"], norm="l2", epsilons=["51/255 rms"])

@@ -9,6 +9,7 @@ import pytest
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.plan import RecipePlan, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Row, estimate_cost, load_recipes, load_scales
+from domainwise.reproduction.runner import plan_recipes
 from domainwise.reproduction.smoke_data import write_smoke_data
 from domainwise.training import RunConfig
 from domainwise.training.registry import DatasetCache, resolve_config
@@ -166,3 +167,18 @@ def test_the_estimated_cost_counts_the_planned_runs(data: Path, tmp_path: Path) 
     # One training domain instead of three, three test domains instead of one: a third of the updates, twice the rest.
     single = sum(44 / 3 * factor + 6 * 2 for factor in (1.0, 1.6, 1.6, 8.1))
     assert estimate_cost(load_recipes()["table_10"], load_scales()["cpu"]).seconds == pytest.approx(4 * single / 2)
+
+
+def test_test_domains_replace_those_of_a_recipe(tmp_path: Path) -> None:
+    def list_runs(recipe: str, *test_domains: str) -> dict[Path, tuple[str, ...]]:
+        (planned,) = plan_recipes(recipe, "smoke", tmp_path, rows=["erm"], test_domains=test_domains)
+        return {run.folder: run.test_domains for run in planned.runs}
+
+    both, one = list_runs("threats"), list_runs("threats", "shift_8")
+    assert list(both.values()) == [("shift_0", "shift_4", "shift_8", "shift_12", "shift_16")]
+    assert list(one.values()) == [("shift_8",)]
+    assert not set(both) & set(one)
+    with pytest.raises(DomainwiseError, match="unknown test domain 'shift_9'"):
+        list_runs("threats", "shift_9")
+    with pytest.raises(DomainwiseError, match="theorem trains no models"):
+        plan_recipes("theorem", "smoke", tmp_path, test_domains=["shift_8"])

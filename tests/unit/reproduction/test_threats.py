@@ -2,15 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import torch
+from torch import Tensor, nn
 
+from domainwise.data.dataset import Domain, Split
+from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.explain.corruptions import corrupt_images
+from domainwise.fake_device import DEVICE, FakeDevice
 from domainwise.reproduction import threats
 from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import find_recipe, find_scale
 from domainwise.reproduction.results import write_result
+from domainwise.reproduction.runner import ReproductionCallbacks, run_recipe_plans
 from domainwise.reproduction.threats import (
     AXES,
     MEASUREMENTS,
@@ -23,6 +30,7 @@ from domainwise.reproduction.threats import (
     read_threats,
     tabulate_threats,
 )
+from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps.runner import run_plan
 from domainwise.training.loading import OpenRun, open_run
 from in_process_engine import train_in_process
@@ -71,6 +79,21 @@ def test_ranks_of_rows_are_correlated_within_each_trial() -> None:
     assert len(correlations) == len(AXES) * (len(AXES) - 1) // 2
 
 
+def test_equal_means_have_equal_ranks() -> None:
+    frame = frame_of({"erm": [0.1], "uat": [0.2], "mat": [0.3]}, shift=0)
+    # Their means are 0.43, but for the last bit.
+    pairs = {"erm": (0.04, 0.82), "uat": (0.05, 0.81), "mat": (0.08, 0.78)}
+    assert len({(one + other) / 2 for one, other in pairs.values()}) == 2
+    one, other = (threat.name for threat in THREATS if threat.axis == "sample-wise attacks")
+    own = pl.struct("row", "threat").replace_strict(
+        [{"row": row, "threat": threat} for row in pairs for threat in (one, other)],
+        [value for pair in pairs.values() for value in pair],
+        default=None,
+    )
+    correlations = correlate_axes(frame.with_columns(accuracy=pl.coalesce(own, "accuracy")))
+    assert {pair for pair in correlations if "sample-wise attacks" in pair} == set()
+
+
 def test_an_axis_that_is_equal_for_all_rows_has_no_correlation() -> None:
     frame = frame_of({row: [value] for row, value in (("erm", 0.1), ("uat", 0.2), ("mat", 0.3))})
     frame = frame.with_columns(accuracy=pl.when(pl.col("axis") == "corruptions").then(0.5).otherwise("accuracy"))
@@ -109,6 +132,11 @@ def test_images_that_cannot_be_corrupted_are_skipped_before_training(tmp_path: P
     assert "at least 32 x 32 pixels, got 16 x 16" in planned.skipped["silhouettes"]
 
 
+def test_draws_are_refused_because_nothing_selects_one(tmp_path: Path) -> None:
+    with pytest.raises(DomainwiseError, match="threats has one hyperparameter draw"):
+        plan_recipe(find_recipe("threats"), find_scale("smoke", draws=2), tmp_path / "threats", tmp_path / "runs")
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
     """Two rows of two steps, trained; one corruption is enough here."""
@@ -139,7 +167,7 @@ def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pyte
     file.write_text(f"{lines[0]}\n{lines[1][:-9]}\n")
     measured: list[OpenRun] = []
 
-    def measure_run(run: OpenRun, corrupted: object) -> dict[str, float]:
+    def measure_run(run: OpenRun, *_: object) -> dict[str, float]:
         measured.append(run)
         accuracies: dict[str, float] = json.loads(lines[1])["accuracy"]
         return accuracies
@@ -148,6 +176,61 @@ def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pyte
     measure_threats(plan)
     assert len(measured) == 1
     assert file.read_text().splitlines() == lines
+
+
+def test_interrupted_measurements_go_on_where_they_were(plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[OpenRun] = []
+    measure_run = threats.measure_run
+
+    def note(run: OpenRun, *more: Any) -> dict[str, float]:
+        measured.append(run)
+        return measure_run(run, *more)
+
+    monkeypatch.setattr(threats, "measure_run", note)
+    folder, seen = SweepFolder(plan.folder.parent), []
+    callbacks = ReproductionCallbacks(
+        on_data=lambda task, done, total: seen.append((task, done, total)), should_stop=lambda: len(measured) == 1
+    )
+    with pytest.raises(RunInterrupted, match="stopped: measuring threats, 1 of 2 done"):
+        run_recipe_plans([plan], folder, report_only=True, callbacks=callbacks)
+    assert [each for each in seen if each[0] == "corrupting images of style_0"] == [
+        ("corrupting images of style_0", done, 5) for done in range(1, 6)
+    ]
+    run_recipe_plans([plan], folder, report_only=True, callbacks=ReproductionCallbacks())
+    assert len({run.folder.path for run in measured}) == len(measured) == 2
+
+
+def test_a_run_is_measured_on_the_device_of_its_config(plan: RecipePlan) -> None:
+    folder = plan.row_plans[0].list_finished()[0]
+    run = open_run(folder)
+    corrupted = {name: [run.dataset.domains[run.dataset.index(name)]] for name in run.roles.train}
+    expected = threats.measure_run(run, corrupted, torch.device("cpu"))
+    with FakeDevice() as gpu:
+        accuracies = threats.measure_run(open_run(folder), corrupted, DEVICE)
+        assert gpu.waits
+    assert accuracies == expected
+
+
+class Shapes(nn.Module):
+    """A linear model that records how many images it ascends on at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.sizes.append(len(x))
+        return x.mean((2, 3))
+
+
+def test_a_domain_wise_attack_is_fitted_on_as_many_large_images_as_small_ones() -> None:
+    images = torch.zeros((700, 3, 128, 128), dtype=torch.uint8)
+    domain = Domain("large", images, torch.zeros(700, dtype=torch.int64))
+    model, threat = Shapes(), next(each for each in THREATS if each.attack == "domain")
+    split = Split(torch.arange(640), torch.arange(640, 700))
+    threats._measure_attack(model, domain, split, threat, torch.device("cpu"))
+    assert model.sizes == [32] * 20
 
 
 def test_accuracies_are_those_of_the_holdouts_and_of_the_record(plan: RecipePlan) -> None:

@@ -162,6 +162,8 @@ def test_an_own_attack_is_called_with_the_model_and_epsilon() -> None:
         (lambda model, x, y, epsilon: x.unknown, "the custom attack failed: .*no attribute 'unknown'"),
         (lambda model, x, y, epsilon: x + 5, r"images in \[0, 1\], got values from"),
         (lambda model, x, y, epsilon: x * torch.nan, r"images in \[0, 1\]"),
+        (lambda model, x, y, epsilon: x.mul_(0.5), "linf ball of radius 0.1, got an offset of norm 0.5"),
+        (torch.ones(1).add, "the custom attack failed: "),
         (
             lambda model, x, y, epsilon: push(model, x, y, 2 * epsilon),
             "linf ball of radius 0.1, got an offset of norm 0.2",
@@ -171,6 +173,27 @@ def test_an_own_attack_is_called_with_the_model_and_epsilon() -> None:
 def test_own_attacks_are_checked(own: ModelAttack, message: str) -> None:
     with pytest.raises(DomainwiseError, match=message):
         attack(own, epsilon=0.1)
+
+
+def test_rounding_at_a_large_radius_is_no_step_out_of_the_ball() -> None:
+    def shift(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+        return x + (1 + 2e-5) * epsilon / x[0].numel() ** 0.5
+
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x, y = torch.full((2, 3, 224, 224), 0.5), torch.zeros(2, dtype=torch.int64)
+    x_adv = build_attack(model, AttackSettings(shift, 14.0, "l2"), x.shape[1:], CPU)(x, y)
+    assert compute_norm(x_adv - x, "l2").amax() > 14 + 1e-5
+
+
+def test_own_attacks_draw_from_the_seed_and_leave_the_random_state_alone() -> None:
+    def scatter(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return torch.rand_like(x)
+
+    before = torch.get_rng_state()
+    one, again, other = (attack(scatter, epsilon=None, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_attacks_of_other_libraries_are_adapted(torchattacks: Any) -> None:
@@ -231,6 +254,27 @@ def test_autoattack_is_an_ensemble_of_torchattacks(torchattacks: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert count_correct(network, x_adv, y) == 0
     assert (x_adv - x).abs().amax() <= 0.25 + 1e-6
+
+
+@pytest.mark.parametrize(("num_classes", "num_targets"), [(5, 4), (65, 9)])
+def test_autoattack_targets_the_9_most_likely_other_classes(
+    torchattacks: Any, num_classes: int, num_targets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[int] = []
+
+    def note(ensemble: Any, x: Tensor, y: Tensor) -> Tensor:
+        targets.extend(
+            each.n_target_classes for each in ensemble._autoattack.attacks if hasattr(each, "n_target_classes")
+        )
+        return x
+
+    monkeypatch.setattr(torchattacks.AutoAttack, "forward", note)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes)).eval()
+    _, x, _ = train_network()
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    build_attack(model, AttackSettings("autoattack", 0.1, "linf"), SHAPE, CPU)(x, y)
+    assert targets == [num_targets] * 2
 
 
 @pytest.mark.slow

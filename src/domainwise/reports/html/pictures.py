@@ -266,7 +266,7 @@ def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, dev
     pgd = average_attacks(frame.filter(pl.col("attack") == "pgd", pl.col("epsilon") > 0))
     robust = "; ".join(f"{each['label']} {format_percent(each['mean'], each['error'])} %" for each in pgd.to_dicts())
     caption = (
-        f"Accuracy on {_NUM_ATTACKED} images of {domain} under attack. In l2, {_ATTACK_STEPS} steps each: one "
+        f"Accuracy on {rows[0]['images']} images of {domain} under attack. In l2, {_ATTACK_STEPS} steps each: one "
         "perturbation for all images of the domain, computed on its holdout, or one per image. In linf: PGD with 20 "
         f"steps, at {format_radius(_PGD_EPSILON, 'linf')}: {robust}, with the standard error over the images."
     )

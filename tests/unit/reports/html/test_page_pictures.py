@@ -122,6 +122,8 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
     assert "on the object, over all shift_8 images: erm " in pictures[0].caption
     assert "clusters of a t-SNE map, and their sizes, mean little" in pictures[1].caption
     (attacked,) = (picture.caption for picture in pictures if picture.title == "Accuracy under attack")
+    # All 32 images of the main part, not the 200 that are attacked at most.
+    assert attacked.startswith("Accuracy on 32 images of shift_8 under attack.")
     assert re.search(r"PGD with 20 steps, at 4/255: erm \d+\.\d ± \d\.\d %; mat \d+\.\d ± \d\.\d %", attacked)
     assert all(picture.png for picture in pictures)
 
