@@ -49,7 +49,7 @@ _NUM_MAPPED = 160
 _NUM_ATTACKED = 200
 _ATTACK_STEPS = 10
 _RADII = (0.0, 0.25, 0.5, 1.0, 2.0)
-_PGD_EPSILON = 4 / 255
+_PGD_EPSILONS = (0, 1 / 255, 4 / 255)
 _NUM_STACKED = 128
 _NUM_CORRUPTED = 50
 _SEVERITIES = (1, 3, 5)
@@ -239,7 +239,8 @@ def _draw_perturbation(label: str, run: OpenRun) -> list[Picture]:
     figure = plot_perturbation(learned, read_perturbation_history(run))
     pictures = [_build_picture(f"Perturbations of {label}", caption, figure)]
     if learned.components is not None:
-        caption = "The components that the perturbation of each domain is mixed from, and their weights."
+        weights = "" if learned.mixing_weights is None else ", and their weights"
+        caption = f"The components that the perturbations of each domain are mixed from{weights}."
         pictures.append(_build_picture(f"Components of {label}", caption, plot_components(learned)))
     return pictures
 
@@ -260,15 +261,15 @@ def _draw_robustness(runs: Mapping[str, OpenRun], domain: str, which: Which, dev
     rows = []
     for label, run in runs.items():
         results = attack_run(run, epsilons=_RADII, steps=_ATTACK_STEPS, **shared)
-        results += attack_run(run, attacks=["pgd"], epsilons=[0, _PGD_EPSILON], **shared)
+        results += attack_run(run, attacks=["pgd"], epsilons=_PGD_EPSILONS, **shared)
         rows += [{"label": label, **asdict(each)} for each in results]
     frame = pl.DataFrame(rows)
-    pgd = average_attacks(frame.filter(pl.col("attack") == "pgd", pl.col("epsilon") > 0))
+    pgd = average_attacks(frame.filter(pl.col("attack") == "pgd", pl.col("epsilon") == _PGD_EPSILONS[-1]))
     robust = "; ".join(f"{each['label']} {format_percent(each['mean'], each['error'])} %" for each in pgd.to_dicts())
     caption = (
         f"Accuracy on {rows[0]['images']} images of {domain} under attack. In l2, {_ATTACK_STEPS} steps each: one "
         "perturbation for all images of the domain, computed on its holdout, or one per image. In linf: PGD with 20 "
-        f"steps, at {format_radius(_PGD_EPSILON, 'linf')}: {robust}, with the standard error over the images."
+        f"steps, at {format_radius(_PGD_EPSILONS[-1], 'linf')}: {robust}, with the standard error over the images."
     )
     return _build_picture("Accuracy under attack", caption, plot_robustness(frame))
 
