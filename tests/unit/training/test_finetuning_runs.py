@@ -39,6 +39,10 @@ def test_default_settings_do_not_change_the_name_of_a_folder() -> None:
         ({"lora_targets": ("blocks",)}, "--lora-target needs --lora"),
         ({"layer_decay": 1.5}, "layer_decay must be a number of at least 0 and below 1, got 1.5"),
         ({"lora": 0}, "lora must be an integer of at least 1, got 0"),
+        (
+            {"compile": True, "gradient_checkpointing": True},
+            "--compile and --gradient-checkpointing cannot be used together",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
@@ -88,7 +92,7 @@ def random_batches(seed: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.rand(6, 3, 12, 12, generator=draw), torch.randint(3, (6,), generator=draw)) for _ in range(3)]
 
 
-def build(name: str, scaler: torch.amp.GradScaler | None) -> Algorithm:
+def build(name: str, scaler: torch.amp.GradScaler | None, **hparams: Any) -> Algorithm:
     torch.manual_seed(0)
     algorithm = ALGORITHMS[name](
         small_cnn((3, 12, 12), 3),
@@ -97,6 +101,7 @@ def build(name: str, scaler: torch.amp.GradScaler | None) -> Algorithm:
         num_steps=9,
         lr=0.01,
         generator=torch.Generator().manual_seed(0),
+        **hparams,
     )
     if scaler is not None:
         algorithm.scale_losses_(scaler)
@@ -122,6 +127,20 @@ def test_scaled_losses_take_the_same_steps_or_are_refused(name: str) -> None:
     expected, state = plain.network.state_dict(), scaled.network.state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in state.items())
     assert scaler.state_dict()["_growth_tracker"] >= 3
+
+
+def test_a_simultaneous_attack_does_not_contain_the_scale() -> None:
+    hparams = {"schedule": "simultaneous", "ascent": "gradient", "step_size": 0.1, "warmup": 0.0}
+    # The scale grows after every step.
+    scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+    plain, scaled = build("uat", None, **hparams), build("uat", scaler, **hparams)
+    for seed in range(3):
+        for algorithm in (plain, scaled):
+            algorithm.update(random_batches(seed))
+    assert scaler.get_scale() == 2**19
+    expected, state = plain.state_dict(), scaled.state_dict()
+    assert not expected["perturbation.deltas"].allclose(torch.zeros(()))
+    assert torch.equal(state["perturbation.deltas"], expected["perturbation.deltas"])
 
 
 def test_steps_that_overflow_are_skipped_and_the_scale_is_resumed() -> None:
