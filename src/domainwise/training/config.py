@@ -294,6 +294,8 @@ class RunConfig:
             )
         if self.lora is None and self.lora_targets:
             raise DomainwiseError("--lora-target needs --lora and a rank, such as --lora 8")
+        if self.compile and self.gradient_checkpointing:
+            raise DomainwiseError("--compile and --gradient-checkpointing cannot be used together")
         if self.sam and self.sagm:
             raise DomainwiseError("--sam and --sagm cannot be used together")
 
