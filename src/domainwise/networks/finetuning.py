@@ -231,7 +231,7 @@ def _find_targets(backbone: nn.Module, targets: Sequence[str]) -> list[str]:
         if isinstance(module, nn.Linear) and name.rpartition(".")[0] not in whole
     ]
     for target in targets:
-        if not any(_matches(name, target) for name in linear):
+        if not any(_matches_any(name, [target]) for name in linear):
             raise unknown_choice("linear layer", target, linear)
     if targets:
         return [name for name in linear if _matches_any(name, targets)]

@@ -218,6 +218,9 @@ def test_adapters_on_named_layers() -> None:
     add_lora_(network, 2, ["blocks.*.mlp", "blocks.0.attn.qkv"])
     adapted = [name for name in network.state_dict() if "lora_A" in name]
     assert len(adapted) == 2 * 6 + 1
+    network = build(VIT)
+    add_lora_(network, 2, ["all"])
+    assert sum("lora_A" in name for name in network.state_dict()) == 4 * 6
     with pytest.raises(DomainwiseError, match=r"unknown linear layer 'blocks\.0\.attn\.qqv'; did you mean"):
         add_lora_(build(VIT), 2, ["blocks.0.attn.qqv"])
     with pytest.raises(

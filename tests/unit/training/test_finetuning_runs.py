@@ -1,6 +1,7 @@
 """Runs that fine-tune a part of a network: they resume to the bit, load, and predict; and mixed precision."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_a_run_with_adapters_resumes_to_the_bit_and_loads(tmp_path: Path) -> Non
     assert any("lora_A" in name for name in weights)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert load_algorithm(tmp_path / "whole").optimizer.param_groups[0]["lr"] < whole.config.hparams["lr"]
+
+
+@pytest.mark.parametrize("name", ["freeze", "lora_targets"])
+def test_a_run_whose_config_has_no_list_of_names_is_an_error(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tiny_run(tmp_path / "run", steps=1).folder)
+    config = json.loads((folder.path / "config.json").read_text())
+    config["config"][name] = 5
+    (folder.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DomainwiseError, match=f"config.json is damaged.*{name}"):
+        load_model(folder.path)
 
 
 def test_recomputing_activations_is_not_part_of_what_a_run_is(tmp_path: Path) -> None:
