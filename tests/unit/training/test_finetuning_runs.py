@@ -220,6 +220,21 @@ def test_a_run_skips_updates_that_overflow_but_not_forever(tmp_path: Path) -> No
         _average_measurements([{"loss": float("nan")}])
 
 
+class Undefined(ERM):
+    """The loss is finite, but its gradient is not a number."""
+
+    def compute_loss(self, batches: Any) -> Any:
+        loss, measurements = super().compute_loss(batches)
+        loss.register_hook(lambda gradient: gradient * torch.nan)
+        return loss, measurements
+
+
+def test_a_run_does_not_skip_all_updates(tmp_path: Path) -> None:
+    trainer = ScaledTrainer(tiny_config(tmp_path / "run", algorithm=Undefined, steps=40), datasets=DATASETS)
+    with pytest.raises(DomainwiseError, match="training diverged: the gradients are not finite at step 26"):
+        trainer.fit()
+
+
 @pytest.mark.slow
 def test_a_compiled_run_has_plain_weights(tmp_path: Path) -> None:
     compiled = tiny_run(tmp_path / "compiled", network="mlp", compile=True, steps=4, dropout=0.0)
