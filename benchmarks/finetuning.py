@@ -16,7 +16,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "everything": {},
     "--layer-decay 0.75": {"layer_decay": 0.75},
     "--freeze all": {"freeze": ("all",)},
-    "--freeze 'blocks.[0-5]'": {"freeze": ("patch_embed", "cls_token", "pos_embed", "blocks.[0-5]")},
+    # Everything before the frozen blocks, too: otherwise the backward pass still goes through them.
+    "--freeze patch_embed --freeze cls_token --freeze pos_embed --freeze 'blocks.[0-5]'": {
+        "freeze": ("patch_embed", "cls_token", "pos_embed", "blocks.[0-5]")
+    },
     "--lora 8": {"lora": 8},
     "--gradient-checkpointing": {"gradient_checkpointing": True},
     "--lora 8 --gradient-checkpointing": {"lora": 8, "gradient_checkpointing": True},

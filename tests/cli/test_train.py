@@ -71,6 +71,12 @@ def test_evaluate_all_measures_the_training_part_too(domainwise: Cli, tmp_path: 
     assert set(last["accuracy"]["style_0"]) == {"main", "holdout"}
 
 
+def test_a_small_share_of_trained_parameters_is_not_rounded_to_nothing(domainwise: Cli, tmp_path: Path) -> None:
+    backbone = ["--backbone", "resnet18", "--freeze", "all", "--steps", "1"]
+    outcome = domainwise("train", *SMALL, *backbone, "--algorithm", "erm", "-o", tmp_path / "run")
+    assert "training 1,026 of 11,177,538 parameters (0.00918%)" in outcome.out + outcome.err
+
+
 def test_a_second_call_changes_nothing(domainwise: Cli, tmp_path: Path) -> None:
     domainwise("train", *SMALL, "-o", tmp_path / "run")
     before = digest(tmp_path / "run")
@@ -146,6 +152,8 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
         (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
         (["--dropout", "1"], "dropout must be a number of at least 0 and below 1, got 1.0"),
+        (["--layer-decay", "nan"], "layer_decay must be a number of at least 0 and below 1, got nan"),
+        (["--freeze", "all", "--layer-decay", "0.5"], "--layer-decay has no effect with --freeze all"),
         (["--dataset", "no_such_package:data"], "could not import dataset 'no_such_package:data'"),
         (["--batch-size", "49"], "domain 'style_0' has only 48 training images for a batch size of 49"),
         (["--trial-seed", "-1"], "seed must be at least 0"),

@@ -166,13 +166,15 @@ class AdversarialAlgorithm(Algorithm):
             else:
                 x_adv = self.perturbation(x, domain)
             counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
+            # Gradients contain the scale of the loss (fp16), which the step may change.
+            scale = 1.0 if self.scaler is None else self.scaler.scale(torch.ones((), device=x.device))
             measurements = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))
             total, count = total + measurements.numbers["loss"] * len(y), count + len(y)
             if hparams.schedule == "simultaneous":
                 shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
-                self.perturbation.ascend_((1 + hparams.clean_weight) / shares)
+                self.perturbation.ascend_((1 + hparams.clean_weight) / shares / scale)
         return Measurements(loss=total / count)
 
     def _compute_loss(self, index: int, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:

@@ -119,7 +119,8 @@ class _TrainProgress:
 
     def on_network(self, parameters: int, trained: int) -> None:
         if trained < parameters:
-            self.console.print_line(f"training {trained:,} of {parameters:,} parameters ({trained / parameters:.1%})")
+            share = f"{100 * trained / parameters:.3g}%"
+            self.console.print_line(f"training {trained:,} of {parameters:,} parameters ({share})")
 
     def on_start(self, config: RunConfig, step: int) -> None:
         assert config.batch_size is not None

@@ -5,6 +5,7 @@ backbone, such as `layer1` or `blocks.0.attn.qkv`, without what we wrap around i
 """
 
 import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
@@ -18,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.networks.backbones import Backbone
-from domainwise.networks.network import Network
 from domainwise.networks.stages import count_stages_above
 
 ALL = "all"
@@ -109,6 +109,7 @@ def add_lora_(network: nn.Module, rank: int, targets: Sequence[str] = ()) -> Non
     peft = _import_peft()
     backbone = _backbone(featurizer)
     names = _find_targets(backbone, targets)
+    freeze_(network, [ALL])
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="|".join(map(re.escape, names)))
     peft.inject_adapter_in_model(config, backbone)
     # Some networks read the weights of a layer without calling it; an adapter would have no effect there.
@@ -154,7 +155,8 @@ def checkpoint_gradients_(network: nn.Module) -> None:
 
 def compile_(network: nn.Module) -> None:
     """Compile the featurizer, or a network that has none, in place. It is compiled when it is first called."""
-    (network.featurizer if isinstance(network, Network) else network).compile()
+    featurizer = getattr(network, "featurizer", None)
+    (featurizer if isinstance(featurizer, nn.Module) else network).compile()
 
 
 @contextmanager
@@ -166,7 +168,9 @@ def explain_compilation() -> Iterator[None]:
         yield
     except (TorchDynamoException, RuntimeError) as error:
         text = str(error).strip()
-        if not isinstance(error, TorchDynamoException) and "torch.compile" not in text:
+        # Compiled code may fail only in the backward pass; that of second derivatives always does.
+        is_compiled = "_aot_autograd" in traceback.extract_tb(error.__traceback__)[-1].filename
+        if not isinstance(error, TorchDynamoException) and "torch.compile" not in text and not is_compiled:
             raise
         reason = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
         raise DomainwiseError(f"the network could not be compiled: {reason}; train without --compile") from error
@@ -227,7 +231,7 @@ def _find_targets(backbone: nn.Module, targets: Sequence[str]) -> list[str]:
         if isinstance(module, nn.Linear) and name.rpartition(".")[0] not in whole
     ]
     for target in targets:
-        if not any(_matches(name, target) for name in linear):
+        if not any(_matches_any(name, [target]) for name in linear):
             raise unknown_choice("linear layer", target, linear)
     if targets:
         return [name for name in linear if _matches_any(name, targets)]

@@ -221,8 +221,13 @@ def _describe_use(facts: _Facts) -> str:
         f"# Maps images in [0, 1], (batch, {shape}), to logits.\n"
         f'model = load_model("hf:{facts.name}"{which}{passed})'
     )
+    extras = ["hub", "onnx"]
+    if str(facts.settings.get("network")).startswith("timm:"):
+        extras.append("timm")
+    if facts.settings.get("lora") is not None:
+        extras.append("lora")
     shell = (
-        f"pip install 'domainwise[hub,onnx]'\n"
+        f"pip install 'domainwise[{','.join(extras)}]'\n"
         f"domainwise predict hf:{facts.name} photo.jpg{option}\n"
         f"domainwise export hf:{facts.name} --onnx model.onnx{option}"
     )

@@ -87,6 +87,8 @@ class _Settings(Struct, kw_only=True):
     batch_size: _Positive | None = None
     average: str | None = None
     metrics: list[str] = []
+    freeze: list[str] = []
+    lora_targets: list[str] = []
     refit: str | None = None
     soup: str | None = None
 

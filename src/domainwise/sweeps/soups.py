@@ -32,7 +32,9 @@ from domainwise.training.registry import AnyAlgorithm, AnyDataset, AnyNetwork, D
 Rule = Literal["uniform", "greedy", "interpolated"]
 State = Mapping[str, Tensor]
 # The settings that the members of an average have in common.
-_GROUP_SETTINGS = ("dataset", "train_domains", "test_domains", "trial_seed", "network", "batch_norm", "dataset_options")
+_GROUP_SETTINGS = (
+    *("dataset", "train_domains", "test_domains", "trial_seed", "network", "batch_norm", "lora", "dataset_options"),
+)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,7 @@ def _time_steps(config: RunConfig, dataset: Dataset, steps: int, batch_size: int
             record_first=False,
             stop_after=None,
             batch_size=batch_size,
+            lr_warmup=0,  # may be longer than these few steps
             output=Path(folder) / "run",
             logger=None,
         )

@@ -294,6 +294,10 @@ class RunConfig:
             )
         if self.lora is None and self.lora_targets:
             raise DomainwiseError("--lora-target needs --lora and a rank, such as --lora 8")
+        if "all" in self.freeze and self.layer_decay is not None:
+            raise DomainwiseError("--layer-decay has no effect with --freeze all; leave one of them out")
+        if self.compile and self.gradient_checkpointing:
+            raise DomainwiseError("--compile and --gradient-checkpointing cannot be used together")
         if self.sam and self.sagm:
             raise DomainwiseError("--sam and --sagm cannot be used together")
 
@@ -421,7 +425,8 @@ def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
         return
     is_integer = below is None
     is_number = isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool)
-    if not is_number or value < low or (below is not None and value >= below):
+    # Written so that not a number is out of bounds.
+    if not is_number or not value >= low or (below is not None and not value < below):
         kind = "an integer" if is_integer else "a number"
         limit = "" if below is None else f" and below {below:g}"
         raise DomainwiseError(f"{field.name} must be {kind} of at least {low:g}{limit}, got {value!r}")

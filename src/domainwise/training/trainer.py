@@ -50,6 +50,8 @@ from domainwise.training.tracking import check_logger, track_run
 
 # On a device other than the CPU, how many updates may be under way before the host reads what they measured.
 _READ_EVERY = 10
+# In fp16, gradients that are not finite at this scale of the loss, the smallest number of fp16, are not finite at any.
+_MIN_SCALE = 2.0**-24
 OnNetwork = Callable[[int, int], None]
 OnStart = Callable[[RunConfig, int], None]
 OnStep = Callable[[int, float], None]
@@ -320,6 +322,11 @@ class Trainer:
                 raise DomainwiseError(
                     f"training diverged: the loss is {self.loss} at step {step}; try a lower lr or epsilon"
                 )
+        scaler = self.algorithm.scaler
+        if measured and scaler is not None and scaler.get_scale() < _MIN_SCALE:
+            raise DomainwiseError(
+                f"training diverged: the gradients are not finite at step {self.step - 1}; try a lower lr or epsilon"
+            )
         self.measurements += measured
         return should_stop
 

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from domainwise.algorithms import ARM, ERM, MAT, MLDG, Algorithm
+from domainwise.algorithms import ARM, ERM, IGA, MAT, MLDG, MTL, NCDG, Algorithm
 from domainwise.algorithms.adrmx import ADRMX
 from domainwise.errors import DomainwiseError
 from domainwise.networks import Network, build_backbone, small_cnn
 from domainwise.networks.finetuning import (
     add_lora_,
     checkpoint_gradients_,
+    compile_,
     count_parameters,
     decay_learning_rates_,
+    explain_compilation,
     freeze_,
 )
 from domainwise.networks.stages import count_stages_above
@@ -201,12 +203,24 @@ def test_adapters_change_nothing_at_first_and_alone_are_trained() -> None:
         assert (logits - plain(x)).abs().max() > 1e-4
 
 
+def test_batch_norm_next_to_adapters_keeps_its_statistics() -> None:
+    pytest.importorskip("peft")
+    network = build("mobilenet_v3_small")
+    add_lora_(network, 2, ["classifier.0"])
+    before = copy.deepcopy(network.state_dict())
+    update(network)
+    assert all("lora_B" in name or name.startswith("classifier.") for name in changed_parameters(network, before))
+
+
 def test_adapters_on_named_layers() -> None:
     pytest.importorskip("peft")
     network = build(VIT)
     add_lora_(network, 2, ["blocks.*.mlp", "blocks.0.attn.qkv"])
     adapted = [name for name in network.state_dict() if "lora_A" in name]
     assert len(adapted) == 2 * 6 + 1
+    network = build(VIT)
+    add_lora_(network, 2, ["all"])
+    assert sum("lora_A" in name for name in network.state_dict()) == 4 * 6
     with pytest.raises(DomainwiseError, match=r"unknown linear layer 'blocks\.0\.attn\.qqv'; did you mean"):
         add_lora_(build(VIT), 2, ["blocks.0.attn.qqv"])
     with pytest.raises(
@@ -266,6 +280,47 @@ def test_other_weights_are_differentiated_at_these_weights() -> None:
         loss = functional_call(network, weights, (images(),)).square().sum()
         gradients.append(torch.autograd.grad(loss, list(weights.values())))
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("is_saving", [False, True])
+def test_second_derivatives_of_a_transformer(is_saving: bool) -> None:
+    network = build(VIT)
+    if is_saving:
+        checkpoint_gradients_(network)
+    before = copy.deepcopy(network.state_dict())
+    update(network, IGA)
+    assert changed_parameters(network, before) == set(before)
+
+
+@pytest.fixture
+def _quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace the network and its gradients without generating code."""
+    torch.compiler.reset()
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda module: compile_module(module, backend="aot_eager"))
+
+
+@pytest.mark.usefixtures("_quick_compiler")
+@pytest.mark.parametrize("method", [ERM, MTL])
+def test_the_featurizer_is_compiled_whatever_the_method_puts_around_it(method: type[Algorithm]) -> None:
+    algorithm = method(small_cnn((3, 32, 32), 3), num_domains=2).train()
+    compile_(algorithm.network)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    algorithm.update(batches())
+    assert counters["frames"] == {"total": 1, "ok": 1}
+
+
+@pytest.mark.usefixtures("_quick_compiler")
+@pytest.mark.parametrize("method", [IGA, NCDG])
+def test_second_derivatives_of_compiled_code_are_an_error(method: type[Algorithm]) -> None:
+    algorithm = method(small_cnn((3, 32, 32), 3).to(memory_format=torch.channels_last), num_domains=2).train()
+    compile_(algorithm.network)
+    with (
+        pytest.raises(DomainwiseError, match=r"the network could not be compiled: .*; train without --compile"),
+        explain_compilation(),
+    ):
+        algorithm.update(batches())
 
 
 @pytest.mark.parametrize(

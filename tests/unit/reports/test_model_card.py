@@ -136,6 +136,12 @@ def test_averages_and_refits_are_said_to_be_such(tmp_path: Path) -> None:
     assert "nothing was selected" in refit
 
 
+def test_the_packages_that_a_model_needs_are_installed(tmp_path: Path) -> None:
+    assert "pip install 'domainwise[hub,onnx]'" in build_model_card(write(tmp_path / "plain"), "me/toy")
+    adapted = write(tmp_path / "lora", network="timm:test_vit", lora=8)
+    assert "pip install 'domainwise[hub,onnx,timm,lora]'" in build_model_card(adapted, "me/toy")
+
+
 def test_code_of_ones_own_has_to_be_passed(tmp_path: Path) -> None:
     card = build_model_card(write(tmp_path / "run", network="my.networks:tiny"), "me/toy")
     assert 'load_model("hf:me/toy", network=YOUR_NETWORK)' in card

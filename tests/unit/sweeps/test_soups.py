@@ -214,6 +214,27 @@ def test_methods_are_averaged_apart_unless_asked_for(sweep: Path) -> None:
     assert not {soup.folder for soup in apart} & {soup.folder for soup in across}
 
 
+def test_runs_with_and_without_adapters_are_averaged_apart(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    for draw in range(2):
+        for name, settings in {"plain": {}, "lora": {"lora": 2, "lora_targets": ("*",)}}.items():
+            train(
+                RunConfig(
+                    algorithm="erm",
+                    network="mlp",
+                    hparams_seed=draw,
+                    hparams={"lr": 1e-3 * (draw + 1)},
+                    output=tmp_path / "runs" / f"{name}{draw}",
+                    device="cpu",
+                    shared_start=True,
+                    **settings,
+                    **SETTINGS,
+                )
+            )
+    soups = average_sweep(tmp_path / "runs", device="cpu", rules=("uniform",))
+    assert {soup.members for soup in soups} == {("plain0", "plain1"), ("lora0", "lora1")}
+
+
 def test_runs_without_a_shared_start_are_rejected(sweep: Path) -> None:
     start = sorted(sweep.glob("*trial0"))[1] / "start.safetensors"
     other = next(iter(sweep.glob("*trial1"))) / "start.safetensors"

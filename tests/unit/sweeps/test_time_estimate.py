@@ -86,6 +86,11 @@ def test_each_method_is_measured_once_on_few_images(monkeypatch: pytest.MonkeyPa
     assert (len(tasks), len(sizes)) == (2, 4)
 
 
+def test_a_warm_up_is_longer_than_what_is_measured() -> None:
+    config = RunConfig("silhouettes", "erm", steps=300, lr_warmup=250, device="cpu", batch_size=4)
+    assert estimate_seconds([config], 1) > 0
+
+
 def test_a_method_that_would_take_too_long_is_measured_on_few_images(tmp_path: Path) -> None:
     dataset = silhouettes(0, image_size=16, train_count=400, test_count=40)
     config, _ = resolve_config(RunConfig("silhouettes", "erm", batch_size=32, output=tmp_path, threads=1), dataset)

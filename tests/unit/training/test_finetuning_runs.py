@@ -1,6 +1,7 @@
 """Runs that fine-tune a part of a network: they resume to the bit, load, and predict; and mixed precision."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def test_default_settings_do_not_change_the_name_of_a_folder() -> None:
         ({"lora_targets": ("blocks",)}, "--lora-target needs --lora"),
         ({"layer_decay": 1.5}, "layer_decay must be a number of at least 0 and below 1, got 1.5"),
         ({"lora": 0}, "lora must be an integer of at least 1, got 0"),
+        (
+            {"compile": True, "gradient_checkpointing": True},
+            "--compile and --gradient-checkpointing cannot be used together",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
@@ -69,6 +74,16 @@ def test_a_run_with_adapters_resumes_to_the_bit_and_loads(tmp_path: Path) -> Non
     assert load_algorithm(tmp_path / "whole").optimizer.param_groups[0]["lr"] < whole.config.hparams["lr"]
 
 
+@pytest.mark.parametrize("name", ["freeze", "lora_targets"])
+def test_a_run_whose_config_has_no_list_of_names_is_an_error(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tiny_run(tmp_path / "run", steps=1).folder)
+    config = json.loads((folder.path / "config.json").read_text())
+    config["config"][name] = 5
+    (folder.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DomainwiseError, match=f"config.json is damaged.*{name}"):
+        load_model(folder.path)
+
+
 def test_recomputing_activations_is_not_part_of_what_a_run_is(tmp_path: Path) -> None:
     settings = {"network": "resnet18", "weights": "none", "steps": 2, "record_every": 1}
     tiny_run(tmp_path / "plain", **settings, stop_after=1)
@@ -88,7 +103,7 @@ def random_batches(seed: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.rand(6, 3, 12, 12, generator=draw), torch.randint(3, (6,), generator=draw)) for _ in range(3)]
 
 
-def build(name: str, scaler: torch.amp.GradScaler | None) -> Algorithm:
+def build(name: str, scaler: torch.amp.GradScaler | None, **hparams: Any) -> Algorithm:
     torch.manual_seed(0)
     algorithm = ALGORITHMS[name](
         small_cnn((3, 12, 12), 3),
@@ -97,6 +112,7 @@ def build(name: str, scaler: torch.amp.GradScaler | None) -> Algorithm:
         num_steps=9,
         lr=0.01,
         generator=torch.Generator().manual_seed(0),
+        **hparams,
     )
     if scaler is not None:
         algorithm.scale_losses_(scaler)
@@ -122,6 +138,20 @@ def test_scaled_losses_take_the_same_steps_or_are_refused(name: str) -> None:
     expected, state = plain.network.state_dict(), scaled.network.state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in state.items())
     assert scaler.state_dict()["_growth_tracker"] >= 3
+
+
+def test_a_simultaneous_attack_does_not_contain_the_scale() -> None:
+    hparams = {"schedule": "simultaneous", "ascent": "gradient", "step_size": 0.1, "warmup": 0.0}
+    # The scale grows after every step.
+    scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+    plain, scaled = build("uat", None, **hparams), build("uat", scaler, **hparams)
+    for seed in range(3):
+        for algorithm in (plain, scaled):
+            algorithm.update(random_batches(seed))
+    assert scaler.get_scale() == 2**19
+    expected, state = plain.state_dict(), scaled.state_dict()
+    assert not expected["perturbation.deltas"].allclose(torch.zeros(()))
+    assert torch.equal(state["perturbation.deltas"], expected["perturbation.deltas"])
 
 
 def test_steps_that_overflow_are_skipped_and_the_scale_is_resumed() -> None:
@@ -188,6 +218,21 @@ def test_a_run_skips_updates_that_overflow_but_not_forever(tmp_path: Path) -> No
         trainer.fit()
     with pytest.raises(DomainwiseError, match="no loss since the last record is finite"):
         _average_measurements([{"loss": float("nan")}])
+
+
+class Undefined(ERM):
+    """The loss is finite, but its gradient is not a number."""
+
+    def compute_loss(self, batches: Any) -> Any:
+        loss, measurements = super().compute_loss(batches)
+        loss.register_hook(lambda gradient: gradient * torch.nan)
+        return loss, measurements
+
+
+def test_a_run_does_not_skip_all_updates(tmp_path: Path) -> None:
+    trainer = ScaledTrainer(tiny_config(tmp_path / "run", algorithm=Undefined, steps=40), datasets=DATASETS)
+    with pytest.raises(DomainwiseError, match="training diverged: the gradients are not finite at step 26"):
+        trainer.fit()
 
 
 @pytest.mark.slow
