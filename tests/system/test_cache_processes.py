@@ -28,11 +28,11 @@ from domainwise.data import cache
 folder, size, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 original = cache.decode_image
 
-def slow(content, size):
+def slow(*arguments):
     with open(folder / "log", "a") as log:
         log.write(f"{os.getpid()}\\n")
     time.sleep(0.02)
-    return original(content, size)
+    return original(*arguments)
 
 cache.decode_image = slow
 files = sorted((folder / "images").iterdir())
@@ -54,7 +54,7 @@ from domainwise.data import cache
 folder, size, lock, calls = Path(sys.argv[1]), int(sys.argv[2]), threading.Lock(), 0
 original, cache._DECODE_CHUNK = cache.decode_image, 4
 
-def deadly(content, size):
+def deadly(*arguments):
     global calls
     with lock:
         calls += 1
@@ -63,7 +63,7 @@ def deadly(content, size):
         while not (folder / "waits").exists():
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGKILL)
-    return original(content, size)
+    return original(*arguments)
 
 cache.decode_image = deadly
 cache.load_cached_images(sorted((folder / "images").iterdir()), size)

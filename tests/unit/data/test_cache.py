@@ -30,7 +30,7 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(content_bytes: bytes, size: int) -> DecodedImage:
+    def refuse(*_: object) -> DecodedImage:
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(cache, "decode_image", refuse)

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from image_kinds import write_tree
 
 from domainwise.data import cache, image_files
 from domainwise.data.decoding import DecodedImage
+from domainwise.data.download.dataset import download_dataset
+from domainwise.data.download.sources import HubCopy, RemoteFile, Source
 from domainwise.data.hugging_face import find_hub_dataset, hugging_face_dataset, list_hub_dataset, name_hub_dataset
 from domainwise.errors import DomainwiseError
 from domainwise.storage.hub import HubName
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import open_run
-from hub_server import serve_hub
+from hub_server import HubServer, serve_hub
 
 
 @pytest.fixture(autouse=True)
@@ -251,10 +254,9 @@ def test_names() -> None:
     assert error_of(find_hub_dataset, "hf:pets").startswith("'hf:pets' is not the name of a dataset")
 
 
-def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
-    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_table(pets).to_parquet("train.parquet")
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A server that the libraries take for the Hub."""
     (tmp_path / "blobs").mkdir()
     # Both libraries read their environment on import only.
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -264,41 +266,28 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
         template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        parquet = (hub.keep((tmp_path / "train.parquet").read_bytes()), True)
-        first = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet})
-        assert_same_images("hf:owner/pets", pets)
-        assert ("GET", f"/storage/{parquet[0]}") in hub.requests
-        config = RunConfig(
-            "hf:owner/pets",
-            algorithm="erm",
-            network="small_cnn",
-            test_domains=("night",),
-            dataset_options={"image_size": 12},
-            steps=1,
-            batch_size=2,
-            output="run",
-        )
-        run = train(config).folder
-        assert RunFolder(run).read_config()["data"]["revision"] == first
-        # The same images in another revision: a warning, but no error.
-        card = (hub.keep(b"About these images."), False)
-        described = hub.commit("owner/pets", {"train-00000-of-00001.parquet": parquet, "README.md": card})
-        with pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {described}; if"):
-            train(config)
-        # A revision stays what it was when the dataset changes.
-        make_table(pets).select(range(1, 12)).to_parquet("changed.parquet")
-        changed = (hub.keep((tmp_path / "changed.parquet").read_bytes()), True)
-        second = hub.commit("owner/pets", {"train-00000-of-00001.parquet": changed})
-        with (
-            pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {second}; if their"),
-            pytest.raises(DomainwiseError, match="the dataset does not match the run"),
-        ):
-            open_run(run, dataset="hf:owner/pets")
-        assert open_run(run, dataset=f"hf:owner/pets@{first}").dataset.revision == first
-        assert_same_images(f"hf:owner/pets@{first}", pets)
-        for revision in ("", "@main"):
-            assert len(list_hub_dataset(f"hf:owner/pets{revision}").domains[0].files) == 5
-        assert "revision v9 of hf:owner/pets was not found (404" in error_of(list_hub_dataset, "hf:owner/pets@v9")
+        yield hub
+
+
+def commit_table(hub: HubServer, table: "datasets.Dataset", card: str = "") -> str:
+    """Push a table to owner/pets; return the commit."""
+    table.to_parquet("table.parquet")
+    files = {"train-00000-of-00001.parquet": (hub.keep(Path("table.parquet").read_bytes()), True)}
+    return hub.commit("owner/pets", files | ({"README.md": (hub.keep(card.encode()), False)} if card else {}))
+
+
+def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
+    pets: Path, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = commit_table(hub, make_table(pets))
+    assert_same_images("hf:owner/pets", pets)
+    assert any(method == "GET" and path.startswith("/storage/") for method, path in hub.requests)
+    # A revision stays what it was when the dataset changes.
+    second = commit_table(hub, make_table(pets).select(range(3, 12)))
+    assert_same_images(f"hf:owner/pets@{first}", pets)
+    for revision in ("", "@main"):
+        assert len(list_hub_dataset(f"hf:owner/pets{revision}").domains[0].files) == 3
+    assert "revision v9 of hf:owner/pets was not found (404" in error_of(list_hub_dataset, "hf:owner/pets@v9")
     for offline in (constants, datasets.config):
         monkeypatch.setattr(offline, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(cache, "decode_image", refuse)
@@ -307,11 +296,64 @@ def test_dataset_of_the_hub_is_downloaded_once_and_used_offline(
         f"hf:owner/pets@{first} could not be downloaded, and the latest revision in the cache of the datasets library "
         "is another"
     )
-    for later in (described, second):
-        shutil.rmtree(next((tmp_path / "hf").rglob(later)))
+    shutil.rmtree(next((tmp_path / "hf").rglob(second)))
     for revision in ("", f"@{first}"):
         assert_same_images(f"hf:owner/pets{revision}", pets)
     assert error_of(list_hub_dataset, "hf:owner/pets@main").endswith("without a connection, give a commit of 40 digits")
     assert error_of(list_hub_dataset, "hf:owner/others").startswith(
         "hf:owner/others is not in the cache of the datasets library and could not be downloaded (Couldn't reach"
     )
+
+
+def test_runs_record_the_commit_and_warn_of_another(pets: Path, hub: HubServer) -> None:
+    first = commit_table(hub, make_table(pets))
+    config = RunConfig(
+        "hf:owner/pets",
+        algorithm="erm",
+        network="small_cnn",
+        test_domains=("night",),
+        dataset_options={"image_size": 12},
+        steps=1,
+        batch_size=2,
+        output="run",
+    )
+    run = train(config).folder
+    assert RunFolder(run).read_config()["data"]["revision"] == first
+    # The same images in another revision: a warning, but no error.
+    second = commit_table(hub, make_table(pets), card="About these images.")
+    with pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {second}; if their"):
+        train(config)
+    third = commit_table(hub, make_table(pets).select(range(1, 12)))
+    with (
+        pytest.warns(UserWarning, match=f"began with revision {first} of hf:owner/pets, not {third}; if their"),
+        pytest.raises(DomainwiseError, match="the dataset does not match the run"),
+    ):
+        open_run(run, dataset="hf:owner/pets")
+    assert open_run(run, dataset=f"hf:owner/pets@{first}").dataset.revision == first
+
+
+def test_dataset_whose_urls_fail_is_copied_from_the_hub(pets: Path, hub: HubServer, tmp_path: Path) -> None:
+    commit_table(hub, make_table(pets))
+    # Nothing listens at port 9.
+    broken = RemoteFile("pets.zip", ("http://127.0.0.1:9/pets.zip",), None, page="https://pets.example")
+    copy = HubCopy("hf:owner/pets", {"day": 6, "night": 6})
+    source = Source("PETS", "home", "free", (broken,), hub_copy=copy, copies="at a friend's")
+    with pytest.warns(UserWarning, match="PETS is a copy of hf:owner/pets, because the original could not be"):
+        folder = download_dataset("pets", tmp_path / "data", source=source)
+    ours, theirs = image_files(folder, image_size=12), image_files(pets, image_size=12)
+    assert (ours.classes, ours.domain_names) == (theirs.classes, theirs.domain_names)
+    assert all(torch.equal(a.images, b.images) for a, b in zip(ours.domains, theirs.domains, strict=True))
+    assert {file.name for file in (folder / "day" / "cat").iterdir()} == {"00000.png", "00001.png", "00002.png"}
+
+    other = replace(source, folder="OTHER", hub_copy=replace(copy, images={"day": 6, "night": 7}))
+    message = error_of(download_dataset, "pets", tmp_path / "data", source=other)
+    assert message.startswith("pets.zip could not be downloaded: http://127.0.0.1:9/pets.zip: ")
+    assert message.endswith(
+        "; its copy could not be used either: hf:owner/pets has {'day': 6, 'night': 6} images, expected "
+        "{'day': 6, 'night': 7}; copies elsewhere: at a friend's"
+    )
+    assert not (tmp_path / "data" / "OTHER").exists()
+    # A file that the user must look at is no reason to download another dataset.
+    (tmp_path / "data" / ".downloads" / "OTHER").mkdir(exist_ok=True)
+    (tmp_path / "data" / ".downloads" / "OTHER" / "pets.zip").write_text("<html>Sign in</html>")
+    assert "pets.zip is a web page, not an archive" in error_of(download_dataset, "p", tmp_path / "data", source=other)

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 
+from domainwise.data.decoding import UnreadableFile, read_image_file
 from domainwise.data.download.archives import ARCHIVE_SUFFIXES, unpack_archive
-from domainwise.data.download.fetch import fetch_file
+from domainwise.data.download.fetch import NotDownloaded, fetch_file
 from domainwise.data.download.sources import SOURCES, Source
 from domainwise.data.paths import OnProgress, data_folder, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
@@ -59,31 +61,67 @@ def download_dataset(
 
 
 def _build_folder(source: Source, folder: Path, downloads: Path, on_progress: OnProgress) -> None:
-    try:
-        files = [
-            fetch_file(
-                file.urls, downloads / file.name, checksum=file.checksum, page=file.page, on_progress=on_progress
-            )
-            for file in source.files
-        ]
-    except DomainwiseError as error:
-        if not source.copies:
-            raise
-        raise DomainwiseError(f"{error}; copies elsewhere: {source.copies}") from error
     unpacked = downloads / "unpacked"
     # A killed process may have left a partial one.
     shutil.rmtree(unpacked, ignore_errors=True)
     unpacked.mkdir()
     try:
-        for file in files:
-            if file.name.endswith(ARCHIVE_SUFFIXES):
-                unpack_archive(file, unpacked / file.name, on_progress=on_progress)
-            else:
-                shutil.copyfile(file, unpacked / file.name)
-        on_progress(f"arranging {folder.name}", 0, 0)
-        arranged = source.arrange(unpacked) if source.arrange else unpacked
+        try:
+            arranged = _download_files(source, unpacked, downloads, on_progress)
+        except NotDownloaded as error:
+            arranged = _copy_from_hub(source, unpacked, error, on_progress)
         checksums = b"".join(path.read_bytes() for path in sorted(downloads.glob("*.sha256")))
         write_atomic(downloads.with_name(f"{source.folder}.sha256"), checksums)
         os.rename(arranged, folder)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
+
+
+def _download_files(source: Source, unpacked: Path, downloads: Path, on_progress: OnProgress) -> Path:
+    """Return the folder with the dataset, somewhere in `unpacked`."""
+    files = [
+        fetch_file(file.urls, downloads / file.name, checksum=file.checksum, page=file.page, on_progress=on_progress)
+        for file in source.files
+    ]
+    for file in files:
+        if file.name.endswith(ARCHIVE_SUFFIXES):
+            unpack_archive(file, unpacked / file.name, on_progress=on_progress)
+        else:
+            shutil.copyfile(file, unpacked / file.name)
+    on_progress(f"arranging {source.folder}", 0, 0)
+    return source.arrange(unpacked) if source.arrange else unpacked
+
+
+def _copy_from_hub(source: Source, unpacked: Path, failure: NotDownloaded, on_progress: OnProgress) -> Path:
+    """Write the images of the Hub's copy of a dataset that could not be downloaded itself to domain/class/number."""
+    elsewhere = f"; copies elsewhere: {source.copies}" if source.copies else ""
+    copy = source.hub_copy
+    if copy is None:
+        raise DomainwiseError(f"{failure}{elsewhere}") from failure
+    # It imports the sources.
+    from domainwise.data.hugging_face import list_hub_dataset
+
+    on_progress(f"downloading {copy.name}", 0, 0)
+    try:
+        listing = list_hub_dataset(copy.name)
+        images = {domain.name: len(domain.files) for domain in listing.domains}
+        if images != copy.images:
+            raise DomainwiseError(f"{copy.name} has {images} images, expected {dict(copy.images)}")
+        done, total = 0, sum(images.values())
+        for domain in listing.domains:
+            for number, (file, label) in enumerate(zip(domain.files, domain.labels, strict=True)):
+                content = read_image_file(file)
+                suffix = ".png" if content.startswith(b"\x89PNG") else ".jpg"
+                target = unpacked / domain.name / listing.classes[label] / f"{number:05d}{suffix}"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+                done += 1
+                on_progress(f"copying {copy.name}", done, total)
+    except (DomainwiseError, UnreadableFile) as error:
+        raise DomainwiseError(f"{failure}; its copy could not be used either: {error}{elsewhere}") from error
+    warnings.warn(
+        f"{source.folder} is a copy of {copy.name}, because the original could not be downloaded. Its images are in "
+        "another order, so that splits differ from those of the original",
+        stacklevel=2,
+    )
+    return unpacked

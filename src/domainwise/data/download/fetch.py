@@ -27,6 +27,10 @@ class DownloadFailed(Exception):
     """Why the file could not be downloaded from a URL."""
 
 
+class NotDownloaded(DomainwiseError):
+    """A file could not be downloaded from any URL."""
+
+
 def fetch_file(
     urls: Sequence[str],
     target: Path,
@@ -52,7 +56,8 @@ def fetch_file(
         timeout: seconds to wait for the server, to connect and between two chunks.
 
     Raises:
-        DomainwiseError: no URL worked, the target has the wrong checksum, or it could not be written.
+        NotDownloaded: no URL worked.
+        DomainwiseError: the target has the wrong checksum, or it could not be written.
     """
     expected = parse_checksum(checksum) if checksum else None
     try:
@@ -69,7 +74,7 @@ def fetch_file(
                 failures.append(f"{url}: {error}")
     except OSError as error:
         raise DomainwiseError(f"{target} could not be written: {error.strerror or error}") from error
-    raise DomainwiseError(
+    raise NotDownloaded(
         f"{target.name} could not be downloaded: {'; '.join(failures) or 'no URL is known'}; "
         f"try again later, or download it by hand{f' from {page}' if page else ''} and save it as {target}"
     )

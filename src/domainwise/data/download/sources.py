@@ -32,6 +32,19 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
+class HubCopy:
+    """A copy of a dataset on the Hugging Face Hub that has the same images, domains and classes.
+
+    Args:
+        name: `hf:owner/name`, with the columns image, label and domain.
+        images: number of images per domain.
+    """
+
+    name: str
+    images: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Source:
     """How to get a dataset.
 
@@ -41,8 +54,9 @@ class Source:
         arrange: turns the folder with the unpacked files into the folder with the dataset.
         megabytes: approximate size of the download.
         instructions: what to do if there are no `files`.
-        copies: where else the dataset is, for the error if no URL works. They are not tried: their files or their
-            order differ.
+        hub_copy: used if no URL works. Its images are in another order, so that splits differ.
+        copies: where else the dataset is, for the error if nothing works. They are not tried: it is not known whether
+            they have the same images.
     """
 
     folder: str
@@ -52,6 +66,7 @@ class Source:
     arrange: Callable[[Path], Path] | None = None
     megabytes: int | None = None
     instructions: str = ""
+    hub_copy: HubCopy | None = None
     copies: str = ""
 
 
@@ -146,7 +161,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             files=(_google_drive("PACS.zip", "1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "fd5db817f7cdafeef3bfd525aaf9b42e"),),
             arrange=partial(find_parent, names=("art_painting", "cartoon", "photo", "sketch")),
             megabytes=174,
-            copies=f"--dataset hf:flwrlabs/pacs, or {_DOMAINBED_COPIES}",
+            hub_copy=HubCopy(
+                "hf:flwrlabs/pacs", {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
+            ),
+            copies=_DOMAINBED_COPIES,
         ),
         "vlcs": Source(
             folder="VLCS",
