@@ -137,7 +137,7 @@ def check_cases(domainwise: Cli, originals: Path, folder: Path, command: str, co
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_damaged_folders(domainwise: Cli, originals: Path, tmp_path: Path, command: str) -> None:
-    check_cases(domainwise, originals, tmp_path / "case", command, 2 if command in DRAWING else 12)
+    check_cases(domainwise, originals, tmp_path / "case", command, 1 if command in DRAWING else 8)
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ def test_a_race_on_ray_stops_the_same_draws_as_the_local_engine(tmp_path: Path, 
     assert ray == local
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_run_resumes_from_copied_files(
     tmp_path: Path, expected: dict[str, Any], cluster: Any
 ) -> None:
@@ -124,7 +125,7 @@ def test_a_killed_worker_is_replaced_and_its_run_resumes_from_copied_files(
         assert {file.name for file in run.iterdir()} == names
 
 
-@pytest.mark.slow  # a killed worker resumes above
+@pytest.mark.slow
 def test_stopping_saves_and_resuming_ends_the_same(tmp_path: Path, expected: dict[str, Any], cluster: Any) -> None:
     start = time.monotonic()
     steps: list[int] = []

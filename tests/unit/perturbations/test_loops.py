@@ -188,9 +188,11 @@ class TestCompiledModels:
         models = {"main": [Holder(Holder(Holder(compiled))) if is_hidden else compiled]}
         before = copy.deepcopy(dict(model.named_buffers()))
         perturbation, expected = (build("universal", num_domains=2) for _ in range(2))
-        for _ in range(torch._dynamo.config.recompile_limit + 2):
-            x_adv = perturbation.attack(X, DOMAIN, lambda x: sample_losses(models["main"][0], x))
-            torch.testing.assert_close(x_adv, expected.attack(X, DOMAIN, partial(sample_losses, eager)))
+        # Some libraries raise the limit when they are imported.
+        with torch._dynamo.config.patch(recompile_limit=3):
+            for _ in range(5):
+                x_adv = perturbation.attack(X, DOMAIN, lambda x: sample_losses(models["main"][0], x))
+                torch.testing.assert_close(x_adv, expected.attack(X, DOMAIN, partial(sample_losses, eager)))
         assert graphs == 1
         if not is_hidden or compile_model is compile_module:
             torch.testing.assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)

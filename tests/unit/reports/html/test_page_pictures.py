@@ -10,6 +10,7 @@ import pytest
 
 from domainwise.errors import DomainwiseError
 from domainwise.reports import write_page
+from domainwise.reports.html import pictures as pictures_module
 from domainwise.reports.html import read_page_data
 from domainwise.reports.html.pictures import MAX_METHODS, choose_pictured_runs, draw_model_pictures
 from domainwise.selection import SELECTIONS, select_models
@@ -95,6 +96,16 @@ def test_runs_without_models_and_too_many_methods(tmp_path: Path) -> None:
     assert list(choice.folders) == [f"method{number}" for number in range(MAX_METHODS)]
 
 
+@pytest.fixture
+def _quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer radii and severities, for tests of everything around a picture."""
+    monkeypatch.setattr(pictures_module, "_RADII", (0.0, 1.0))
+    monkeypatch.setattr(pictures_module, "_PGD_EPSILONS", (0, 4 / 255))
+    monkeypatch.setattr(pictures_module, "_NUM_ATTACKED", 10)
+    monkeypatch.setattr(pictures_module, "_NUM_CORRUPTED", 1)
+    monkeypatch.setattr(pictures_module, "_SEVERITIES", (3,))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
@@ -128,6 +139,7 @@ def test_all_kinds_of_pictures(runs: dict[str, Path]) -> None:
     assert all(picture.png for picture in pictures)
 
 
+@pytest.mark.usefixtures("_quick_pictures")
 def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> None:
     run = train(
         RunConfig(algorithm="uat", network="mlp", steps=1, batch_size=8, dataset_options=SMALL, output=tmp_path / "mlp")
@@ -151,6 +163,7 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page(tmp_path: Path) -> 
     assert page.count("<img alt=") == 5
 
 
+@pytest.mark.usefixtures("_quick_pictures")
 def test_maps_that_are_too_coarse_say_so(runs: dict[str, Path], tmp_path: Path) -> None:
     options = {**SMALL, "image_size": 16}
     small = train(
@@ -161,6 +174,7 @@ def test_maps_that_are_too_coarse_say_so(runs: dict[str, Path], tmp_path: Path) 
     assert "coarse" not in fine
 
 
+@pytest.mark.usefixtures("_quick_pictures")
 def test_the_images_of_a_refit_are_not_called_new_to_it(runs: dict[str, Path], tmp_path: Path) -> None:
     config = RunConfig(
         algorithm="erm", steps=2, batch_size=8, dataset_options=SMALL, output=tmp_path / "refit", refit=runs["erm"]
@@ -173,6 +187,7 @@ def test_the_images_of_a_refit_are_not_called_new_to_it(runs: dict[str, Path], t
     assert held_out.startswith("The same images for all models, none of them trained on; triangles")
 
 
+@pytest.mark.usefixtures("_quick_pictures")
 def test_an_unexpected_error_in_a_picture_is_named(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +206,7 @@ def test_without_the_extra_the_picture_of_corruptions_is_a_note(
     assert picture.error.endswith("pip install 'domainwise[corruptions]'")
 
 
+@pytest.mark.usefixtures("_quick_pictures")
 def test_domains_with_fewer_images_than_the_picture_of_ranks_takes(tmp_path: Path) -> None:
     write_easy_images(tmp_path / "images", count=8)
     for file in sorted((tmp_path / "images" / "dark").rglob("*.png"))[::2]:
