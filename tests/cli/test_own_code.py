@@ -80,6 +80,12 @@ def nothing(seed):
 
 def network(input_shape, num_classes, dropout):
     raise RuntimeError("no network")
+
+
+def wide_network(input_shape, num_classes, dropout):
+    from domainwise.networks import small_cnn
+
+    return small_cnn(input_shape, 1000, dropout)
 """
 
 
@@ -139,6 +145,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--network",
             "own_things:network",
             "network could not be built: {}/own_things.py, line 61: Runtime",
+        ),
+        (
+            "--network",
+            "own_things:wide_network",
+            "network own_things:wide_network has 1000 outputs; expected one for each of the 2 classes",
         ),
     ],
 )

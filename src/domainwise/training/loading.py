@@ -77,6 +77,7 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
     try:
         with blame_own_code(build_network, f"network {import_path(config.network or '')} could not be built"):
             network = build_network(data["input_shape"], len(data["classes"]), config.dropout)
+        _check_outputs(network, config, len(data["classes"]))
         prepare_network_(
             network,
             freeze=config.freeze,
@@ -98,6 +99,16 @@ def build_algorithm(config: RunConfig, data: Mapping[str, Any], generator: torch
             )
     except ValueError as error:
         raise DomainwiseError(str(error)) from error
+
+
+def _check_outputs(network: nn.Module, config: RunConfig, num_classes: int) -> None:
+    """Raise an error if the last layer of someone's own network does not have one output per class."""
+    classifier = getattr(network, "classifier", None)
+    if isinstance(classifier, nn.Linear) and classifier.out_features != num_classes:
+        raise DomainwiseError(
+            f"network {import_path(config.network or '')} has {classifier.out_features} outputs; expected one for each "
+            f"of the {num_classes} classes"
+        )
 
 
 def check_config(config: RunConfig, dataset: Dataset) -> None:
