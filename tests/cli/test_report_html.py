@@ -127,6 +127,7 @@ def test_python_api_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_pictures_of_the_selected_models(tmp_path: Path) -> None:
     options = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
     for algorithm in ("erm", "uat"):

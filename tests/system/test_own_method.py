@@ -86,6 +86,7 @@ def test_the_tutorial_runs_as_it_stands(shell: Shell, tmp_path: Path) -> None:
 NAMES = {"my_first_method": "MyFirstMethod", "x2": "X2"}
 
 
+@pytest.mark.slow
 def test_new_methods_work_as_they_are(shell: Shell) -> None:
     """Their tests, linters and type checkers pass, and they train and sweep from the command line."""
     for name in NAMES:

@@ -99,6 +99,7 @@ def test_augmentation_and_dropout_change_the_result(images: Path, tmp_path: Path
         assert "/records/0/loss" in find_differences(read_outcome(tmp_path / name), both)
 
 
+@pytest.mark.slow  # `test_kill.py` kills a run without augmentation
 def test_killed_once_it_ends_with_the_same_records_and_weights(
     images: Path, uninterrupted: dict[str, Any], tmp_path: Path, warm_python: WarmPython
 ) -> None:

@@ -166,6 +166,7 @@ def start_ranks(
     return processes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_torchrun_ends_when_the_first_process_is_killed(tmp_path: Path, warm_python: WarmPython) -> None:
     words = train_words({**LONG, "steps": 3000, "record_every": 5}, tmp_path / "run")
