@@ -1,4 +1,4 @@
-"""`domainwise reproduce`: one recipe at smoke scale, and (slow) all of them, and the first run of each at full scale."""
+"""`domainwise reproduce`: one recipe at smoke scale; (slow) all of them, and the first run of each at full scale."""
 
 import subprocess
 import sys
