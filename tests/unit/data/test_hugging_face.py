@@ -354,6 +354,7 @@ def test_dataset_whose_urls_fail_is_copied_from_the_hub(pets: Path, hub: HubServ
     )
     assert not (tmp_path / "data" / "OTHER").exists()
     # A file that the user must look at is no reason to download another dataset.
-    (tmp_path / "data" / ".downloads" / "OTHER").mkdir(exist_ok=True)
-    (tmp_path / "data" / ".downloads" / "OTHER" / "pets.zip").write_text("<html>Sign in</html>")
-    assert "pets.zip is a web page, not an archive" in error_of(download_dataset, "p", tmp_path / "data", source=other)
+    third = replace(source, folder="THIRD")
+    (tmp_path / "data" / ".downloads" / "THIRD").mkdir()
+    (tmp_path / "data" / ".downloads" / "THIRD" / "pets.zip").write_text("<html>Sign in</html>")
+    assert "pets.zip is a web page, not an archive" in error_of(download_dataset, "p", tmp_path / "data", source=third)
