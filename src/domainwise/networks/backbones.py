@@ -148,9 +148,7 @@ def load_published_classifier(name: str, weights: str | None = None) -> Publishe
 def _load_torchvision_classifier(name: str, weights: str | None) -> PublishedClassifier:
     import torchvision
 
-    own_name = name.removeprefix(TORCHVISION)
-    if own_name not in list_backbones():
-        raise unknown_choice("torchvision model", own_name, list_backbones())
+    own_name = _check_torchvision_name(name.removeprefix(TORCHVISION))
     published = torchvision.models.get_model_weights(own_name)
     weights = weights or published.DEFAULT.name
     # A file has the name that it was published with, or is assumed to go with the first weights of the model.
@@ -209,15 +207,19 @@ def _build_torchvision_model(name: str, input_shape: tuple[int, ...], weights: s
 def _create_torchvision_model(name: str, size: tuple[int, ...]) -> nn.Module:
     import torchvision
 
-    if name not in list_backbones():
-        raise unknown_choice("torchvision model", name, list_backbones())
-    settings = dict(_SETTINGS.get(name, {}))
+    settings = dict(_SETTINGS.get(_check_torchvision_name(name), {}))
     if name.startswith("vit_"):
         settings["image_size"] = size[0]
     if name.startswith("maxvit"):
         settings["input_size"] = size
     model: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
     return model
+
+
+def _check_torchvision_name(name: str) -> str:
+    if name not in list_backbones():
+        raise unknown_choice("torchvision model", name, list_backbones())
+    return name
 
 
 def _load_torchvision_weights(

@@ -187,7 +187,7 @@ def evaluate_models(
     torch_device = pick_device(device)
     found = _find_models(runs, which)
     if weights is not None and not any(map(is_published_classifier, found)):
-        raise DomainwiseError("weights are those of published classifiers, and only runs were given; they have theirs")
+        raise DomainwiseError("weights apply to torchvision: and timm: models only; runs have their own")
     built: dict[object, Dataset] = {}
     evaluations = []
     for name, folder in found.items():

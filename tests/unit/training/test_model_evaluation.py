@@ -270,5 +270,5 @@ def test_errors_of_published_classifiers(run: Path, imagenet_weights: Path, new_
         evaluate_models([name], "silhouettes", weights=imagenet_weights, device="cpu")
     with pytest.raises(DomainwiseError, match="cannot have an image_size here"):
         evaluate_models([name], new_data, weights=imagenet_weights, options={"image_size": 32}, device="cpu")
-    with pytest.raises(DomainwiseError, match="only runs were given"):
+    with pytest.raises(DomainwiseError, match="weights apply to torchvision: and timm: models only"):
         evaluate_models([run], new_data, weights=imagenet_weights, device="cpu")

@@ -121,7 +121,7 @@ def _copy_from_hub(source: Source, unpacked: Path, failure: NotDownloaded, on_pr
         raise DomainwiseError(f"{failure}; its copy could not be used either: {error}{elsewhere}") from error
     warnings.warn(
         f"{source.folder} is a copy of {copy.name}, because the original could not be downloaded. Its images are in "
-        "another order, so that splits differ from those of the original",
+        "another order, so splits differ from those of the original",
         stacklevel=2,
     )
     return unpacked

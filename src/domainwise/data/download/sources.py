@@ -54,7 +54,7 @@ class Source:
         arrange: turns the folder with the unpacked files into the folder with the dataset.
         megabytes: approximate size of the download.
         instructions: what to do if there are no `files`.
-        hub_copy: used if no URL works. Its images are in another order, so that splits differ.
+        hub_copy: used if no URL works. Its images are in another order, so splits differ.
         copies: where else the dataset is, for the error if nothing works. They are not tried: it is not known whether
             they have the same images.
     """
