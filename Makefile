@@ -2,17 +2,26 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := src tests benchmarks docs .ci
+# One thread per process, so that they do not compete. One process more than CPUs, because tests that start processes
+# spend much of their time waiting.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") \
+	--dist worksteal
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test test-slow test-times lint types docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/domainwise demo
 
 test: $(VENV)/installed-test
-	# One thread per process, so that they do not compete. One process more than CPUs, because tests that start
-	# processes spend much of their time waiting.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-slow: $(VENV)/installed-test
+	$(PYTEST) -m slow
+
+test-times: $(VENV)/installed-test
+	PYTHONPATH=benchmarks $(PYTEST) -p test_times --times benchmarks/test_times.md
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)
@@ -34,11 +43,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(PIP) install --quiet --editable .
 	touch $@
 
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	# The pip of many systems does not know dependency groups.
+	$(PIP) install --quiet 'pip>=25.1'
+	$(PIP) install --quiet --editable '.[all]' --group test
 	# Our attacks are compared with those of torchattacks, whose pinned requests of 2021 would replace everyone's.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchattacks>=3.5.1'
+	$(PIP) install --quiet --no-deps 'torchattacks>=3.5.1'
 	touch $@ $(VENV)/installed

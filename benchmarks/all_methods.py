@@ -38,6 +38,7 @@ from domainwise.training.device import keep_freed_memory
 from domainwise.training.evaluation import evaluate, measure_holdout_loss
 from domainwise.training.registry import DatasetCache, dataset_name
 from domainwise.training.trainer import Trainer
+from study import make_record, select_by_holdout
 
 Line = dict[str, Any]
 # Accuracies by method and average, one per trial.
@@ -231,8 +232,11 @@ def read_lines(file: Path) -> list[Line]:
 
 
 def select(records: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the record with the highest holdout accuracy, the earliest on a tie."""
-    return max(records, key=lambda record: record["holdout"])
+    """Return the record with the highest holdout accuracy."""
+    selected = select_by_holdout(
+        make_record({"training": each["holdout"]}, {"test": each["test"]}, step=int(each["step"])) for each in records
+    )
+    return next(each for each in records if each["step"] == selected["step"])
 
 
 def print_tables(lines: Sequence[Line], picture: Path | None) -> None:

@@ -30,7 +30,7 @@ from study import (
     get_holdout_accuracy,
     get_test_accuracy,
     read_records,
-    select_by_holdout,
+    select,
     train_all,
 )
 
@@ -141,18 +141,6 @@ def group_records(records: Sequence[Record]) -> RecordsByDraw:
     return records_by_draw
 
 
-def select_by_test_domain(draws: Mapping[int, list[Record]]) -> Record:
-    """Return the last record with the highest holdout accuracy on the test domain, the largest draw on a tie."""
-    return max(
-        (records[-1] for _, records in sorted(draws.items(), reverse=True)),
-        key=lambda r: get_test_accuracy(r, "holdout"),
-    )
-
-
-def select_by_training_domains(draws: Mapping[int, list[Record]]) -> Record:
-    return select_by_holdout([record for _, records in sorted(draws.items()) for record in records])
-
-
 def predict_color_or_guess(training: float) -> float:
     """Return the test accuracy of a model that uses the color in some images and guesses in the rest.
 
@@ -167,10 +155,10 @@ def format_table(records_by_draw: RecordsByDraw) -> str:
     rows = []
     for method, seeds in records_by_draw.items():
         row = [method, f"{min(map(len, seeds.values()))} x {len(seeds)}"]
-        for select in (select_by_test_domain, select_by_training_domains):
-            best = [select(draws) for draws in seeds.values()]
+        for rule in ("test_domain", "training_domain"):
+            best = [select(draws, rule)[1] for draws in seeds.values()]
             row += [format_mean(list(map(get_test_accuracy, best))), format_mean(list(map(get_holdout_accuracy, best)))]
-            if select is select_by_test_domain:
+            if rule == "test_domain":
                 row.append(format_mean([predict_color_or_guess(get_holdout_accuracy(record)) for record in best]))
         rows.append([*row, PAPER[method]])
     head = (
@@ -200,7 +188,7 @@ def plot_runs(records_by_draw: RecordsByDraw, picture: Path) -> None:
             alpha=0.7,
             label=method,
         )
-        best = [select_by_test_domain(draws) for draws in seeds.values()]
+        best = [select(draws, "test_domain")[1] for draws in seeds.values()]
         axes.scatter(
             list(map(get_holdout_accuracy, best)),
             list(map(get_test_accuracy, best)),

@@ -23,6 +23,7 @@ from study import (
     get_holdout_accuracy,
     get_test_accuracy,
     read_records,
+    select,
     select_by_holdout,
     train_all,
 )
@@ -130,7 +131,8 @@ def build_config(
 def select_radius(records_by_cell: Mapping[Cell, list[Record]], method: str) -> float | None:
     """Return the radius with the highest holdout accuracy in the search, the smaller one on a tie."""
     tried = sorted((cell for cell in records_by_cell if (cell[0], *cell[2:]) == (method, SEARCH_DOMAIN, 0)), key=str)
-    return max(tried, key=lambda cell: get_holdout_accuracy(select_by_holdout(records_by_cell[cell])))[1]
+    draw, _ = select({-index: records_by_cell[cell] for index, cell in enumerate(tried)}, "training_domain")
+    return tried[-draw][1]
 
 
 def format_radius_table(records_by_cell: Mapping[Cell, list[Record]]) -> str:

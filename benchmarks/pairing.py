@@ -13,6 +13,7 @@ Rerun a command to continue it.
 import argparse
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from domainwise import SweepSpec, run_sweep
 from domainwise.reports.formats import format_markdown_table
 from domainwise.reproduction.recipe import find_scale
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import average_differences, estimate_mean
+from domainwise.selection.statistics import estimate_mean, pair_trials
 from domainwise.sweeps.runner import SweepCallbacks, make_engine
 from domainwise.training.registry import dataset_name
 
@@ -70,7 +71,7 @@ def main() -> None:
         )
         selected = SELECTIONS["training_domain"](read_runs([folder]).frame)
         own = {each: selected.filter(pl.col("algorithm") == each) for each in ("erm", *methods)}
-        differences[seeding] = {method: average_differences(own[method], own["erm"]) for method in methods}
+        differences[seeding] = {method: pair_trials(own[method], own["erm"]).differences for method in methods}
     rows = []
     for method in methods:
         apart, paired = (differences[seeding][method] for seeding in SEEDINGS)
@@ -89,7 +90,7 @@ def get_photo_settings() -> dict[str, Any]:
     return {**settings, "dataset_options": {"image_size": image_size}}
 
 
-def describe(points: list[float]) -> tuple[str, str]:
+def describe(points: Sequence[float]) -> tuple[str, str]:
     """Return the mean with its standard error, and the standard deviation of one trial."""
     estimate = estimate_mean(points)
     return f"{estimate.mean:+.2f} ± {estimate.error or 0.0:.2f}", f"{statistics.stdev(points):.2f}"

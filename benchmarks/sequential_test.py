@@ -1,4 +1,5 @@
-"""Errors and power of the verdicts, simulated: one claim and twelve, looked at once and after every trial.
+"""Errors and power of the verdicts, simulated: one claim and twelve, looked at once and after every trial; with runs
+that collapse; and the numbers of trials that pilots ask for.
 
     python benchmarks/sequential_test.py
     python benchmarks/sequential_test.py --sequences 2000 --trials 30
@@ -14,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domainwise.reports.formats import format_markdown_table
-from domainwise.selection.verdicts import LEVEL, MARGIN, PRIOR_PRECISION, compute_width_factors, share_level
+from domainwise.selection.verdicts import (
+    LEVEL,
+    MARGIN,
+    MAX_WIDTH,
+    PRIOR_PRECISION,
+    compute_width_factors,
+    count_trials_needed,
+    judge_differences,
+    share_level,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -37,6 +47,11 @@ FAMILIES: dict[str, tuple[float, list[float]]] = {
     "six 0, six 3, spread 3": (3.0, [0.0] * 6 + [3.0] * 6),
     "one 0, eleven 1 (the margin), spread 0.3": (0.3, [0.0] + [1.0] * 11),
 }
+COLLAPSE_RATE, COLLAPSE_LOSS = 0.1, 20.0
+COLLAPSE_SPREADS, COLLAPSE_TRIALS = (1.0, 3.0), (5, 10, 20)
+# True difference, standard deviation and margin.
+PILOT_CLAIMS = ((0.0, 1.0, 1.0), (2.5, 3.0, 1.0))
+PILOT_TRIALS = (3, 5, 8)
 Rule = Literal["none", "leave", "holm"]
 
 
@@ -53,6 +68,8 @@ def main() -> None:
     print_power(generator, size)
     print_precisions(generator, size)
     print_family_errors(generator, size)
+    print_collapses(generator, options.sequences)
+    print_pilots(generator)
 
 
 def print_null_errors(generator: np.random.Generator, size: tuple[int, int]) -> None:
@@ -135,6 +152,49 @@ def print_family_errors(generator: np.random.Generator, size: tuple[int, int]) -
     print(f"Any of twelve verdicts wrong, in % of the sequences\n\n{format_markdown_table(header, rows, 4)}")
 
 
+def print_collapses(generator: np.random.Generator, sequences: int) -> None:
+    """Print how often the t interval excludes the true difference if a method loses 20 points in 10 % of its trials."""
+    rows = []
+    for spread in COLLAPSE_SPREADS:
+        for trials in COLLAPSE_TRIALS:
+            has_collapsed = generator.random((sequences, trials)) < COLLAPSE_RATE
+            samples = generator.normal(0, spread, has_collapsed.shape) - COLLAPSE_LOSS * has_collapsed
+            widths = compute_width_factors(trials, LEVEL) * samples.std(axis=1, ddof=1)
+            is_wrong = np.abs(samples.mean(axis=1) + COLLAPSE_RATE * COLLAPSE_LOSS) > widths
+            is_seen = has_collapsed.any(axis=1)
+            shares = (is_wrong, is_seen, is_wrong & is_seen, is_wrong & ~is_seen)
+            rows.append((f"{spread:g}", str(trials), *map(percent, shares)))
+    header = ("spread", "trials", "wrong", "a trial collapsed", "wrong, and a trial collapsed", "wrong, and none did")
+    print(f"\n20 points lost in 10 % of the trials, % of the sequences\n\n{format_markdown_table(header, rows, 6)}\n")
+
+
+def print_pilots(generator: np.random.Generator, pilots: int = 200) -> None:
+    """Print which numbers of trials pilots ask for, and how often the range contains the true one."""
+    rows = []
+    for mean, spread, margin in PILOT_CLAIMS:
+        true = count_trials_needed(mean, spread, margin=margin)
+        assert true is not None
+        for trials in PILOT_TRIALS:
+            points, is_inside = [], []
+            for pilot in generator.normal(mean, spread, (pilots, trials)):
+                needed = judge_differences({"": pilot}, margin=margin)[""].trials_needed
+                if needed is not None:
+                    estimate = count_trials_needed(pilot.mean(), pilot.std(ddof=1), above=trials, margin=margin)
+                    points.append(estimate or np.inf)
+                    is_inside.append((needed.low or np.inf) <= true <= (needed.high or np.inf))
+            quantiles = " / ".join(f"{each:.0f}" for each in np.quantile(points, (0.1, 0.5, 0.9), method="nearest"))
+            claim = f"{mean:g}, spread {spread:g}, margin {margin:g}"
+            rows.append((claim, str(true), str(trials), quantiles, percent(np.array(is_inside))))
+    header = (
+        "difference",
+        "trials needed",
+        "pilot",
+        "from its mean and spread: 10 / 50 / 90 %",
+        "the range is right, %",
+    )
+    print(f"Undecided pilots\n\n{format_markdown_table(header, rows, 4)}")
+
+
 def accumulate(samples: Floats) -> tuple[Floats, Floats]:
     """Return the mean and the standard deviation (ddof 1) of the first 1, 2, ... values along the last axis."""
     number = np.arange(1, samples.shape[-1] + 1)
@@ -151,7 +211,7 @@ def measure_widths(
     """Return half the widths of the intervals as `estimate_interval` does, infinite where there is none."""
     factors = compute_width_factors(trials, level, is_sequential=is_sequential, precision=precision)
     widths = np.where(np.isinf(factors), np.inf, np.where(np.isinf(factors), 0.0, factors) * spread)
-    return np.where((spread == 0) & (2.0 ** (1 - trials) > level), np.inf, widths)
+    return np.where(((spread == 0) & (2.0 ** (1 - trials) > level)) | (2 * widths > MAX_WIDTH), np.inf, widths)
 
 
 def find_misses(mean: Floats, spread: Floats, *, is_sequential: bool, precision: float = PRIOR_PRECISION) -> Bools:

@@ -10,7 +10,6 @@ and the tables can be printed from the file alone.
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
@@ -40,6 +39,7 @@ from domainwise.reports.formats import format_markdown_table
 from domainwise.selection.statistics import estimate_mean
 from domainwise.training.device import keep_freed_memory
 from domainwise.training.registry import build_dataset
+from study import make_record, select
 
 CPU = torch.device("cpu")
 Record = dict[str, Any]
@@ -205,7 +205,7 @@ def run_task(task: Task, data_dir: str, weights: str) -> Record:
         "train": train,
         "test": {name: measure_accuracy(network, domains[name], splits[name].main) for name in test},
         "holdout": {name: measure_accuracy(network, domains[name], splits[name].holdout) for name in train},
-        "holdout_size": sum(len(splits[name].holdout) for name in train),
+        "holdout_sizes": [len(splits[name].holdout) for name in train],
         "attacked": {
             radius: statistics.fmean(
                 measure_attacked(network, domains[name], splits[name], radius, setup.attack_batch) for name in train
@@ -330,12 +330,13 @@ def print_tables(options: argparse.Namespace) -> None:
     records = read_records(options.records)
     for dataset in dict.fromkeys(record["dataset"] for record in records):
         own = [record for record in records if record["dataset"] == dataset and not record["key"][4]]
-        left_out = [record for record in records if record["dataset"] == dataset and record["key"][4]]
         print(f"## {dataset}\n\n{tabulate_arms(dataset, own)}\n")
         if rows := tabulate_counts(dataset, own):
             print(f"### Over k\n\n{rows}\n")
         if len(SETUPS[dataset].radii) > 1:
-            print(f"### Selection of the radius\n\n{tabulate_rules(dataset, own, left_out)}\n")
+            print(f"### Selection of the radius\n\n{tabulate_rules(dataset, own)}\n")
+        if SETUPS[dataset].stress:
+            print(f"### Selected by one standard error\n\n{tabulate_selected(dataset, own)}\n")
     if options.picture is not None:
         plot_study([record for record in records if record["dataset"] == "silhouettes"], options.picture)
 
@@ -410,57 +411,88 @@ def tabulate_counts(dataset: str, records: Sequence[Record]) -> str:
     return format_markdown_table(("k", *names), rows)
 
 
-def tabulate_rules(dataset: str, records: Sequence[Record], left_out: Sequence[Record]) -> str:
+def tabulate_rules(dataset: str, records: Sequence[Record]) -> str:
     """Return one row per method and rule: the accuracy of the selected radius, and what it gains over the holdout."""
     rows = []
-    for label, (algorithm, hparams) in list_family(dataset).items():
-        arms = [Arm(label, algorithm, {**hparams, "epsilon": radius}) for radius in SETUPS[dataset].radii]
-        runs = [find_runs(records, arm) for arm in arms]
-        others = [find_runs(left_out, arm) for arm in arms]
-        cells = sorted(set.intersection(*(set(each) for each in runs)))
-        chosen: dict[str, list[int]] = {}
-        for cell in cells:
-            candidates = [each[cell] for each in runs]
-            for rule, choice in choose_radii(dataset, candidates, [each.get(cell) for each in others]).items():
-                chosen.setdefault(rule, []).append(choice)
+    for label in list_family(dataset):
+        candidates, chosen = select_radii(dataset, records, label)
         accuracies = {
-            rule: [stressed_accuracy(dataset, runs[choice][cell]) for choice, cell in zip(choices, cells, strict=True)]
+            rule: [stressed_accuracy(dataset, runs[choice]) for runs, choice in zip(candidates, choices, strict=True)]
             for rule, choices in chosen.items()
-            if len(choices) == len(cells)
         }
         for rule, values in accuracies.items():
             gains = [value - base for value, base in zip(values, accuracies["holdout"], strict=True)]
-            picks = [sum(choice == index for choice in chosen[rule]) for index in range(len(arms))]
             gain = "" if rule == "holdout" else format_mean(gains, is_signed=True)
+            picks = [chosen[rule].count(index) for index in range(len(SETUPS[dataset].radii))]
             rows.append((label, rule, format_mean(values), gain, *map(str, picks)))
     radii = [f"picks {radius}" for radius in SETUPS[dataset].radii]
     return format_markdown_table(("method", "rule", "accuracy", "gain over holdout", *radii), rows)
 
 
-def choose_radii(dataset: str, candidates: Sequence[Record], others: Sequence[Record | None]) -> dict[str, int]:
-    """Return the index of the radius that each rule chooses, the smaller one on a tie; only the last sees test data."""
-    holdouts = [mean_holdout(record) for record in candidates]
-    best = find_largest(holdouts)
-    error = math.sqrt(holdouts[best] * (1 - holdouts[best]) / candidates[best]["holdout_size"])
-    choices = {
-        "holdout": best,
-        "one standard error": max(index for index, value in enumerate(holdouts) if value >= holdouts[best] - error),
-    }
-    for radius in SETUPS[dataset].attack_radii:
-        attacked = [record["attacked"][radius] for record in candidates]
-        choices[f"holdout under attack, {radius}"] = max(
-            range(len(attacked)), key=lambda index: (attacked[index], -index)
-        )
-    if all(record is not None for record in others):
-        scores = [statistics.fmean(record["test"].values()) for record in others if record is not None]
-        choices["leave one domain out"] = find_largest(scores)
-    choices["test domain (oracle)"] = find_largest([stressed_accuracy(dataset, record) for record in candidates])
+def tabulate_selected(dataset: str, records: Sequence[Record]) -> str:
+    """Return one row per method: the accuracy of the radius that the one-standard-error rule selects in each seed."""
+    plain, augmented = Arm("ERM", "erm"), Arm("ERM, augmented", "erm", is_augmented=True)
+    rows = [(arm.label, "", list(find_runs(records, arm).values())) for arm in (plain, augmented)]
+    for label in FAMILY:
+        candidates, chosen = select_radii(dataset, records, label)
+        choices = chosen["one standard error"]
+        radii = [f"{SETUPS[dataset].radii[index]:g} ({choices.count(index)})" for index in sorted(set(choices))]
+        rows.append((label, ", ".join(radii), [runs[index] for runs, index in zip(candidates, choices, strict=True)]))
+    domains = list(records[0]["test"])
+    header = ("method", "radius (seeds)", *(name.replace("_", " ") for name in domains))
+    cells = [
+        (label, radii, *(format_mean([run["test"][name] for run in runs]) for name in domains))
+        for label, radii, runs in rows
+    ]
+    return format_markdown_table(header, cells, numeric=len(domains))
+
+
+def select_radii(
+    dataset: str, records: Sequence[Record], label: str
+) -> tuple[list[list[Record]], dict[str, list[int]]]:
+    """Return the runs of a method by radius, and the index of the radius that each rule chooses.
+
+    Both are lists over the seeds and held-out domains that have runs at all radii.
+    """
+    algorithm, hparams = list_family(dataset)[label]
+    runs = [
+        find_runs(records, Arm(label, algorithm, {**hparams, "epsilon": radius})) for radius in SETUPS[dataset].radii
+    ]
+    candidates = [[each[cell] for each in runs] for cell in sorted(set.intersection(*map(set, runs)))]
+    chosen: dict[str, list[int]] = {}
+    for each in candidates:
+        for rule, choice in choose_radii(dataset, each).items():
+            chosen.setdefault(rule, []).append(choice)
+    return candidates, chosen
+
+
+def choose_radii(dataset: str, candidates: Sequence[Record]) -> dict[str, int]:
+    """Return the index of the radius that each rule chooses, the smaller one on a tie; only the last sees test data.
+
+    Args:
+        candidates: the runs of one method and seed, by radius.
+    """
+    radii = SETUPS[dataset].attack_radii
+    rules = {"holdout": ("training_domain", ""), "one standard error": ("one_standard_error", "")}
+    rules |= {f"holdout under attack, {radius}": ("attacked_holdout", radius) for radius in radii}
+    choices = {}
+    for name, (rule, radius) in rules.items():
+        records = {
+            -index: [
+                make_record(each["holdout"], each["test"], attacked=each["attacked"].get(radius), **read_hparams(each))
+            ]
+            for index, each in enumerate(candidates)
+        }
+        choices[name] = -select(records, rule, candidates[0]["holdout_sizes"])[0]
+    accuracies = [stressed_accuracy(dataset, record) for record in candidates]
+    choices["test domain (oracle)"] = accuracies.index(max(accuracies))
     return choices
 
 
-def find_largest(values: Sequence[float]) -> int:
-    """Return the index of the largest value, the first one on a tie."""
-    return max(range(len(values)), key=lambda index: (values[index], -index))
+def read_hparams(record: Record) -> dict[str, Any]:
+    """Return the hyperparameters in the key of a record's arm."""
+    hparams: dict[str, Any] = json.loads(record["key"][2])[1]
+    return hparams
 
 
 def format_mean(values: Sequence[float], *, is_signed: bool = False) -> str:

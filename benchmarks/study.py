@@ -1,12 +1,14 @@
-"""Shared by the studies of PACS and Colored MNIST: training many runs into one file of records, and reading it."""
+"""Shared by the studies: training many runs into one file of records, reading it, and selecting models from it."""
 
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from domainwise.selection import SELECTIONS
+from domainwise.selection.frame import frame_from_rows, record_rows
 from domainwise.selection.statistics import estimate_mean, format_percent
 from domainwise.storage.files import write_atomic
 from domainwise.sweeps.engine import EngineCallbacks
@@ -36,9 +38,56 @@ def read_records(file: Path) -> list[Record]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def select(
+    records_by_draw: Mapping[int, Iterable[Record]], rule: str, holdout_sizes: Sequence[int] = ()
+) -> tuple[int, Record]:
+    """Return the draw and the record that a rule of `domainwise.selection` selects; of equal draws, the largest.
+
+    Args:
+        holdout_sizes: number of holdout images per training domain, for `one_standard_error`.
+    """
+    records = [{**each, "hparams_seed": draw} for draw, run in records_by_draw.items() for each in run]
+    rows = [row for each in records for row in record_rows("", each, holdout_sizes=holdout_sizes)]
+    chosen = SELECTIONS[rule](frame_from_rows(rows)).row(0, named=True)
+    place = chosen["draw"], chosen["step"]
+    return chosen["draw"], next(each for each in records if (each["hparams_seed"], each["step"]) == place)
+
+
+def make_record(
+    holdout: Mapping[str, float],
+    test: Mapping[str, float],
+    *,
+    step: int = 0,
+    attacked: float | None = None,
+    **hparams: Any,
+) -> Record:
+    """Return accuracies as a record that rules can select.
+
+    Args:
+        attacked: accuracy on the holdouts under attack.
+        hparams: at least `epsilon`, if the method has a radius.
+    """
+    accuracy: dict[str, dict[str, float | None]] = {
+        name: {"holdout": value, "attacked": attacked} for name, value in holdout.items()
+    }
+    return {
+        "dataset": "",
+        "algorithm": "",
+        "trial_seed": 0,
+        "hparams_seed": 0,
+        "step": step,
+        "hparams": hparams,
+        "train_domains": list(holdout),
+        "validation_domains": [],
+        "test_domains": list(test),
+        "roles": "fixed",
+        "accuracy": accuracy | {name: {"main": value} for name, value in test.items()},
+    }
+
+
 def select_by_holdout(records: Iterable[Record]) -> Record:
-    """Return the record with the highest holdout accuracy on the training domains, the earliest one on a tie."""
-    return max(records, key=get_holdout_accuracy)
+    """Return the record of a run that has the highest holdout accuracy on the training domains."""
+    return select({0: records}, "training_domain")[1]
 
 
 def get_holdout_accuracy(record: Record) -> float:

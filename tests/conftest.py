@@ -1,7 +1,9 @@
-"""Test order, the time limit of each test, and the command line called in this process."""
+"""The environment and order of tests, the time limit of each, and the command line called in this process."""
 
+import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +12,24 @@ import pytest
 from domainwise.cli import main
 
 SECONDS = 420
+# Variables of a developer's shell that change what commands print or where they read; tests that need one set it.
+SHELL_VARIABLES = (
+    *("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "DOMAINWISE_HUB",
+)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make tests independent of the shell, the terminal's width and the user's cache. Workers inherit it."""
+    if hasattr(session.config, "workerinput"):
+        return
+    for name in SHELL_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ["COLUMNS"] = "80"
+    cache = tempfile.TemporaryDirectory(prefix="domainwise-test-cache-", ignore_cleanup_errors=True)
+    session.config.add_cleanup(cache.cleanup)
+    os.environ["DOMAINWISE_CACHE"] = cache.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ class Site:
 
 
 def build_site(factory: pytest.TempPathFactory) -> Site:
-    pytest.importorskip("mkdocs", reason="needs mkdocs: pip install 'domainwise[docs]'")
+    pytest.importorskip("mkdocs", reason="needs mkdocs: make test installs it")
     base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, log = shared / "site", shared / "site.log"

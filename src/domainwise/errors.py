@@ -1,5 +1,7 @@
 """The errors that a user is meant to read, and names in them."""
 
+import re
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -23,6 +25,21 @@ def format_error(error: DomainwiseError | OSError) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return escape_unprintable(f"{error.filename}: {error.strerror}")
     return escape_unprintable(" ".join(str(error).split()))
+
+
+def suggest_install(extra: str) -> str:
+    """Return how to install the packages of an optional extra.
+
+    The packages themselves, because no index has to have domainwise; pyproject.toml says which.
+    """
+    import importlib.metadata
+
+    try:
+        requirements = importlib.metadata.requires("domainwise") or []
+    except importlib.metadata.PackageNotFoundError:
+        return f"install the packages of the extra {extra!r} in pyproject.toml"
+    packages = [each.partition(";")[0] for each in requirements if re.search(f"extra == ['\"]{extra}['\"]", each)]
+    return f"install it with: pip install {shlex.join(packages)}"
 
 
 def unknown_choice(kind: str, name: str, choices: Iterable[str], summary: str | None = None) -> DomainwiseError:

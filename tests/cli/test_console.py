@@ -194,3 +194,10 @@ def test_the_list_of_commands_is_in_order_and_complete(domainwise: Callable[...,
     lines = domainwise("--help").out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines if line[:2] == "  " and line[2:3] not in ("", " ")] == list(COMMANDS)
     assert not [line for line in lines if "..." in line]
+
+
+@pytest.mark.parametrize("command", ["", "sweep", "data"])
+def test_without_arguments_the_help_is_printed(command: str, domainwise: Callable[..., Any]) -> None:
+    outcome = domainwise(*command.split())
+    assert outcome.code == 2
+    assert domainwise(*command.split(), "--help").out.strip() in outcome.out + outcome.err

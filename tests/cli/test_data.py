@@ -19,6 +19,7 @@ from domainwise.data.decoding import DecodedImage
 
 Cli = Callable[..., object]
 TINY = ["--image-size", "32", "--steps", "2", "--batch-size", "4", "--threads", "1", "--device", "cpu"]
+FEW = ["--dataset-option", "train_count=20", "--dataset-option", "test_count=10"]
 SMALL_NETWORK = ["--backbone", "squeezenet1_1", "--weights", "none", "--algorithm", "erm"]
 
 
@@ -122,9 +123,9 @@ def test_check_as_json(domainwise: Cli, pets: Path) -> None:
     assert result["domains"][2] == {"name": "x", "role": None, "images": {"cat": 7, "dog": 6}}
     assert result["broken"] == {str(broken): "is empty (0 bytes)"}
     assert result["converted"] == {str(pets / "x" / "cat" / "cmyk.jpg"): "CMYK"}
-    assert result["missing_classes"] == []
-    synthetic = json.loads(domainwise("data", "check", "silhouettes", "--json").out)
-    assert synthetic["domains"][0] == {"name": "style_0", "role": "train", "images": {"cow": 1000, "camel": 1000}}
+    assert (result["missing_classes"], result["skipped"]) == ([], {})
+    synthetic = json.loads(domainwise("data", "check", "silhouettes", *FEW, "--json").out)
+    assert synthetic["domains"][0] == {"name": "style_0", "role": "train", "images": {"cow": 10, "camel": 10}}
     assert synthetic["options"]["image_size"] == 32
 
 
@@ -184,6 +185,29 @@ def test_check_reports_missing_classes_and_converted_images(domainwise: Cli, pet
     assert f"2 images are CMYK: {pets / 'x' / 'cat' / 'cmyk-1.jpg'} ...\n" in outcome.out
 
 
+def test_check_counts_skipped_files(domainwise: Cli, pets: Path) -> None:
+    for index in range(10):
+        (pets / "day" / "cat" / f"IMG_{index}.HEIC").touch()
+    (pets / "labels.txt").touch()
+    (pets / "day" / "notes.txt").touch()
+    (pets / ".DS_Store").touch()
+    outcome = domainwise("data", "check", pets)
+    assert (outcome.code, outcome.err) == (0, "")
+    line = "note: skipped 12 files: 10 .heic, 2 .txt; an image must be in a class folder and end in .jpg, .jpeg, .png, "
+    assert line in outcome.out
+    assert json.loads(domainwise("data", "check", pets, "--json").out)["skipped"] == {".heic": 10, ".txt": 2}
+    for file in pets.rglob("*.HEIC"):
+        file.unlink()
+    (pets / "labels.txt").unlink()
+    assert "\nskipped 1 file: 1 .txt\n" in domainwise("data", "check", pets).out
+
+
+def test_check_names_the_right_root(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
+    (tmp_path / "up" / "sets").mkdir(parents=True)
+    pets.rename(tmp_path / "up" / "sets" / "pets")
+    assert_one_line(domainwise("data", "check", tmp_path / "up"), f"did you mean {tmp_path / 'up' / 'sets' / 'pets'}?")
+
+
 def test_check_counts_a_csv_file(domainwise: Cli, pets: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("path,label,domain\npets/day/cat/0.png,cat,home\npets\\x\\dog\\1.png,dog,street\n")
@@ -211,7 +235,10 @@ def test_check_does_not_interpret_names_as_markup(domainwise: Cli, tmp_path: Pat
     assert "[bold]/[cat]/[blue]2.png is empty" in outcome.out
 
 
-def test_progress_does_not_interpret_names_as_markup_and_hides_completed_work() -> None:
+def test_progress_does_not_interpret_names_as_markup_and_hides_completed_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     with DataProgress(console) as progress:
@@ -228,7 +255,7 @@ def test_progress_does_not_interpret_names_as_markup_and_hides_completed_work() 
 
 
 def test_check_describes_synthetic_data(domainwise: Cli) -> None:
-    outcome = domainwise("data", "check", "silhouettes")
+    outcome = domainwise("data", "check", "silhouettes", *FEW)
     assert outcome.code == 0
     assert "style_0 (train)" in outcome.out
     assert "shift_16 (test)" in outcome.out
@@ -554,9 +581,17 @@ def test_shift_of_a_folder(domainwise: Cli, pets: Path) -> None:
     assert all(" ± " in line[-1] for line in lines[1:7])
     assert "features: mean and standard deviation of the pixels in a grid of 8 x 8 cells (no network)" in outcome.out
     assert "note: day and night: only 12 images on one side; the numbers are rough" in outcome.out
-    quiet = domainwise("data", "shift", pets, "--image-size", 16, "--repeats", 2, "--device", "cpu", "--quiet")
+
+
+def test_quiet_shift_is_the_table_alone(domainwise: Cli, pets: Path) -> None:
+    shutil.rmtree(pets / "day")
+    words = ["data", "shift", pets, "--image-size", 16, "--repeats", 1, "--device", "cpu"]
+    full, quiet = domainwise(*words), domainwise(*words, "--quiet")
     assert quiet.err == ""
-    assert quiet.out.splitlines() == outcome.out.splitlines()[:7]
+    table, notes = full.out[: len(quiet.out)], full.out[len(quiet.out) :]
+    assert quiet.out == table
+    assert len(quiet.out.splitlines()) == 3
+    assert notes.startswith("\npets")
 
 
 def test_shift_as_json(domainwise: Cli, pets: Path) -> None:
@@ -583,7 +618,7 @@ def test_shift_needs_two_domains_and_a_known_network(domainwise: Cli, pets: Path
     assert_one_line(
         domainwise("data", "shift", pets / "nothing", *small), "nothing not found; expected a folder of images"
     )
-    unknown = domainwise("data", "shift", "silhouettes", "--weights", "mine.pth", "--device", "cpu")
+    unknown = domainwise("data", "shift", "silhouettes", *FEW, "--weights", "mine.pth", "--device", "cpu")
     assert_one_line(unknown, "weights mine.pth name no known network; pass the network with --network")
 
 
@@ -636,9 +671,8 @@ def test_dataset_of_hugging_face_trains_and_is_decoded_once(
 
 
 def test_run_on_a_dataset_of_the_hub_says_which_to_pass(domainwise: Cli, tmp_path: Path) -> None:
-    options = [word for each in ("train_count=20", "test_count=10") for word in ("--dataset-option", each)]
     words = ["--image-size", "16", "--steps", "1", "--batch-size", "2", "--threads", "1", "--device", "cpu"]
-    outcome = domainwise("train", "--algorithm", "erm", *options, *words, "-o", "run")
+    outcome = domainwise("train", "--algorithm", "erm", *FEW, *words, "-o", "run")
     assert outcome.code == 0, outcome.err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["config"]["dataset"] = "hf:team/pets@v1"

@@ -1,4 +1,8 @@
-"""Every method trains, resumes and is loaded from its run folder."""
+"""Methods of every structure train, resume and are loaded from their run folder.
+
+That every method's own state is complete is proven in contract/test_state.py, and what one domain is for it in
+contract/test_errors.py.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,24 +15,23 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunInterrupted
 
-# Within seven steps: a jump of the penalty, a turn of each network, an interrupted round of copies.
+# Within seven steps: a jump of the penalty that resets the optimizer, turns of two networks with an optimizer each,
+# rounds that keep images and a copy of the network, copies that follow one domain after the other, an average of the
+# weights, and a perturbation.
 HPARAMS: dict[str, dict[str, Any]] = {
     "irm": {"anneal_steps": 4},
-    "vrex": {"anneal_steps": 4},
     "dann": {"discriminator_steps": 2},
     "gut": {"round_every": 3, "pool": 24},
-    "iberm": {"anneal_steps": 4},
-    "ibirm": {"anneal_steps": 4, "bottleneck_anneal_steps": 2},
-    "fishr": {"anneal_steps": 4},
-    "eqrm": {"burn_in_steps": 4.0},
-    "rdm": {"anneal_steps": 4},
+    "fish": {},
+    "ermplusplus": {},
+    "mat": {},
 }
 
 
 def config(name: str, folder: Path) -> RunConfig:
     return RunConfig(
         algorithm=name,
-        hparams=HPARAMS.get(name, {}),
+        hparams=HPARAMS[name],
         dataset_options={"train_count": 60, "test_count": 20, "shifts": (0, 8)},
         steps=7,
         record_every=3,
@@ -40,7 +43,7 @@ def config(name: str, folder: Path) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", HPARAMS)
 def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
     uninterrupted = train(config(name, tmp_path / "uninterrupted"))
     steps: list[int] = []
@@ -60,7 +63,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
     # Records contain the method's own terms next to the loss.
-    terms = {"irm": "penalty", "dann": "discriminator_loss", "ncdg": "coverage", "sagnet": "style_loss", "gut": "pool"}
+    terms = {"irm": "penalty", "dann": "discriminator_loss", "gut": "pool"}
     if name in terms:
         assert terms[name] in uninterrupted.last["terms"]
 
@@ -72,7 +75,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
         torch.testing.assert_close(logits, load_algorithm(tmp_path / "resumed").predict(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ["mat", "vrex"])
 def test_one_training_domain_is_enough_or_one_line_of_error(name: str, tmp_path: Path, domainwise: Any) -> None:
     outcome = domainwise(
         *("train", "--algorithm", name, "--train-domain", "style_0", "--steps", "2", "--batch-size", "8"),

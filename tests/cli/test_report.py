@@ -143,7 +143,7 @@ def test_extra_columns_and_comparisons(sweep: Path) -> None:
     assert "| method | art | cartoon | sketch | Avg | worst | gap |\n" in text
     assert "| method | toy | worst | gap |\n" in text
     assert "The paper has no numbers for this table." in text
-    assert "| mat | +5.0 | 1 | 1 | inconclusive | — |" in text
+    assert "| mat | +5.0 (too few trials) | 1 | 1 | inconclusive | — |" in text
 
 
 def test_errors(sweep: Path, tmp_path: Path) -> None:

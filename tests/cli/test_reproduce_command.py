@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from domainwise.cli.reproduce import print_result
 from domainwise.reproduction.comparison import ClaimVerdict, tabulate_verdicts
 from domainwise.reproduction.recipe import load_recipes
 from domainwise.reproduction.results import RecipeResult
+from domainwise.reproduction.runner import SEQUENTIAL_FILE
+from domainwise.storage.sweep_folder import SweepFolder
 
 
 def test_the_list_has_every_recipe_with_its_cost(domainwise: Callable[..., Any]) -> None:
@@ -95,16 +95,6 @@ def _strip(words: set[str]) -> set[str]:
     return {word.strip(",") for word in words}
 
 
-def test_the_list_and_help_import_no_torch() -> None:
-    code = (
-        "import sys; from domainwise.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
-    )
-    for options in (["reproduce", "--list"], ["reproduce", "--help"], ["demo", "--help"]):
-        subprocess.run([sys.executable, "-c", code, *options], check=True, capture_output=True)
-
-
 @pytest.mark.parametrize("width", [80, 160])
 def test_verdicts_wrap_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -143,3 +133,28 @@ def test_until_decided_adds_trials_and_reports_all_of_them(domainwise: Callable[
     assert all("over 2 trials" in each for each in evidence)
     # A report on such a folder has all trials, though the scale has one.
     assert reproduce("--report-only")[1] == evidence
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("table_8", "--on", "nowhere/"), "nowhere"),
+        (("theorem",), "no claims that the runs of theorem can decide"),
+        (("table_8", "--budget", "0.001s"), "the budget is too small"),
+    ],
+)
+def test_a_refused_call_leaves_the_verdicts_as_they_are(
+    options: tuple[str, ...], message: str, domainwise: Callable[..., Any], tmp_path: Path
+) -> None:
+    outcome = domainwise("reproduce", *options, "--scale", "smoke", "-o", tmp_path, "--until-decided")
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert not (tmp_path / "smoke" / SEQUENTIAL_FILE).exists()
+
+
+def test_nothing_is_written_among_the_runs_of_a_study(domainwise: Callable[..., Any], tmp_path: Path) -> None:
+    with SweepFolder(tmp_path / "study").lock():
+        outcome = domainwise("reproduce", "table_8", "--scale", "smoke", "-o", tmp_path / "study" / "runs")
+    assert outcome.code == 2
+    assert f"smoke is among the runs of {tmp_path / 'study'}; choose another --output" in outcome.err
+    assert not (tmp_path / "study" / "runs").exists()

@@ -74,7 +74,7 @@ def test_figure_table_and_csv(domainwise: Callable[..., Any], runs: Path, tmp_pa
     clean = frame.filter(pl.col("epsilon") == 0, pl.col("label") == "uat", pl.col("attack") == "sample")["accuracy"]
     one, other = clean.to_list()
     # The standard deviation of two values is half their distance; the error divides it by the root of two.
-    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
+    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other):.1f}"
     assert any(f"| uat | shift_8 | sample | l2 | {expected} |" in row for row in rows)
 
 
@@ -218,7 +218,7 @@ def test_corruptions(domainwise: Callable[..., Any], runs: Path, tmp_path: Path)
     assert [row.split(" | ")[1] for row in rows[5:]] == ["clean", "contrast", "pixelate"]
     one, other = (frame.filter(label="uat", corruption="contrast", trial=trial)["accuracy"].mean() for trial in (0, 1))
     # As in the table of attacks, but the two severities of a run count as one.
-    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other) / 2**0.5:.1f}"
+    expected = f"{50 * (one + other):.1f} ± {50 * abs(one - other):.1f}"
     assert rows[6].endswith(f"| {expected} |")
 
 

@@ -13,6 +13,7 @@ import torch
 
 from domainwise import load_algorithm, load_model
 from domainwise.data import silhouettes
+from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.spec import SweepSpec
 from domainwise.training import RunFolder
@@ -20,6 +21,7 @@ from easy_images import write_easy_images
 
 SMALL = [
     *("--dataset-option", "train_count=60", "--dataset-option", "test_count=20", "--dataset-option", "shifts=(0,8)"),
+    *("--dataset-option", "image_size=16"),
     *(
         "--steps",
         "7",
@@ -77,6 +79,17 @@ def test_a_small_share_of_trained_parameters_is_not_rounded_to_nothing(domainwis
     assert "training 1,026 of 11,177,538 parameters (0.00918%)" in outcome.out + outcome.err
 
 
+def test_only_planned_runs_are_trained_into_the_folder_of_a_sweep(domainwise: Cli, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "sweep")
+    with folder.lock():
+        folder.write_plan([])
+    outcome = domainwise("train", *SMALL, "-o", folder.path / "run")
+    assert outcome.code == 2
+    assert "is among the runs of" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not (folder.path / "run").exists()
+
+
 def test_a_second_call_changes_nothing(domainwise: Cli, tmp_path: Path) -> None:
     domainwise("train", *SMALL, "-o", tmp_path / "run")
     before = digest(tmp_path / "run")
@@ -89,7 +102,9 @@ def test_recorded_accuracy_is_that_of_the_saved_model(domainwise: Cli, tmp_path:
     last = json.loads((tmp_path / "run" / "records.jsonl").read_text().splitlines()[-1])
     model = load_model(tmp_path / "run", "last")
     domain = next(
-        d for d in silhouettes(0, train_count=60, test_count=20, shifts=(0, 8)).domains if d.name == "style_1"
+        d
+        for d in silhouettes(0, train_count=60, test_count=20, shifts=(0, 8), image_size=16).domains
+        if d.name == "style_1"
     )
     with torch.no_grad():
         right = (model(domain.images.float() / 255).argmax(1) == domain.labels).float().mean().item()
@@ -112,7 +127,7 @@ def test_a_radius_per_pixel(domainwise: Cli, tmp_path: Path) -> None:
 def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path) -> None:
     outcome = domainwise("train", *SMALL, "--algorithm", "ldat", "-H", "rank=40", "-o", tmp_path / "run")
     assert outcome.code == 0
-    assert outcome.err.startswith("note: rank 40 exceeds the image size 32 x 32")
+    assert outcome.err.startswith("note: rank 40 exceeds the image size 16 x 16")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +156,10 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--algorithm", "mixup", "-H", "alpha=0"], "alpha must be greater than 0, got 0.0"),
         (["--algorithm", "rsc", "-H", "feature_drop=2"], "feature_drop must be at least 0 and at most 1, got 2.0"),
         (["--algorithm", "coral", "--train-domain", "style_0"], "CORAL compares domains and needs at least 2"),
-        (["-H", "ascent=up"], "hyperparameter ascent must be one of 'normalized', 'gradient', 'sign', got 'up'"),
+        (
+            ["-H", "ascent=up"],
+            "hyperparameter ascent must be one of 'normalized', 'gradient', 'sign' or none, got 'up'",
+        ),
         (["-H", "lr=-1"], "Invalid learning rate: -1.0"),
         (["-H", "schedule=simultaneous", "-H", "weights=sample"], "schedule='simultaneous' needs a perturbation"),
         (["--dataset-option", "image_sise=48"], "did you mean 'image_size'?"),

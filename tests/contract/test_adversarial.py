@@ -51,6 +51,32 @@ def test_a_perturbation_without_gradient_does_not_move(
         assert torch.equal(old, new)
 
 
+@pytest.mark.parametrize(
+    ("hparams", "expected"),
+    [
+        ({}, "normalized"),
+        ({"variant": "released"}, "normalized"),
+        ({"variant": "paper"}, "gradient"),
+        ({"norm": "linf"}, "sign"),
+        ({"norm": "linf", "variant": "released"}, "sign"),
+        ({"norm": "linf", "variant": "paper"}, "gradient"),
+        # As in runs whose config has it.
+        ({"norm": "linf", "ascent": "normalized"}, "normalized"),
+        ({"norm": "l2", "ascent": None}, "normalized"),
+    ],
+)
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_ascent_follows_the_norm_unless_it_is_given(name: str, hparams: dict[str, str], expected: str) -> None:
+    algorithm = fresh(name, **hparams)
+    assert algorithm.hparams.as_dict()["ascent"] == algorithm.perturbation.ascent == expected
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_steps_in_a_subspace_are_normalized_in_every_norm(norm: str) -> None:
+    algorithm = fresh("mat", weights="subspace", norm=norm)
+    assert algorithm.hparams.ascent == algorithm.perturbation.ascent == "normalized"
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_perturbations_depend_on_the_seed(name: str) -> None:
     results = []

@@ -1,4 +1,4 @@
-"""The code in README and docs runs as it stands there."""
+"""The code in README and docs runs as it stands there, some of it next to a folder with photos."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from easy_images import write_easy_images
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,6 +44,8 @@ def test_readme_opens_with_a_diff_of_three_lines_that_trains() -> None:
 def test_code_in_the_docs_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    if '"photos/"' in block:
+        write_easy_images(tmp_path / "photos", count=20)
     torch.manual_seed(0)
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
 

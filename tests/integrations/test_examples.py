@@ -1,7 +1,8 @@
-"""The example scripts of the docs, and Lightning with two processes, run in processes of their own."""
+"""The example scripts of the docs, and Lightning with two processes; test_torchrun.py has the one for torchrun."""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from easy_images import DOMAINS, write_easy_images
+from easy_images import write_easy_images
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TESTED = {"ddp_train.py", "accelerate_train.py", "timm_train.py"}
@@ -46,17 +47,6 @@ def test_every_example_is_tested() -> None:
         assert 4 <= sum(line.rstrip().endswith("# +") for line in path.read_text().splitlines()) <= 6
 
 
-def test_distributed_data_parallel(images: Path, tmp_path: Path) -> None:
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    out = run(tmp_path, *launch, EXAMPLES / "ddp_train.py", images, *SMALL, "--epochs", "3", "--model", "mobilenet_v2")
-    epochs = read_epochs(out)
-    assert len(epochs) == 3
-    assert epochs[-1][1] == final_radius(32)
-    saved = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert saved["perturbation"]["deltas"].shape[0] == len(DOMAINS)
-    assert saved["perturbation"]["_extra_state"]["updates"] == 3 * (3 * 2 * 12 // 2 // 12)
-
-
 @pytest.mark.slow
 def test_accelerate_with_two_processes_resumed_by_one(images: Path, tmp_path: Path) -> None:
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1")
@@ -76,10 +66,16 @@ def test_lightning_with_two_processes(use: str, tmp_path: Path) -> None:
     assert first == second
 
 
-def test_timm(images: Path, tmp_path: Path) -> None:
+def test_timm(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("timm", reason="timm is not installed")
-    out = run(tmp_path, EXAMPLES / "timm_train.py", images, *SMALL, "--epochs", "4", "--model", "test_resnet")
-    epochs = read_epochs(out)
+    monkeypatch.chdir(tmp_path)
+    words = ["timm_train.py", str(images), *SMALL, "--epochs", "4", "--model", "test_resnet"]
+    monkeypatch.setattr(sys, "argv", words)
+    torch.manual_seed(0)
+    runpy.run_path(str(EXAMPLES / "timm_train.py"), run_name="__main__")
+    epochs = read_epochs(capsys.readouterr().out)
     assert epochs[-1][1] == final_radius(32)
     assert epochs[-1][0] < epochs[0][0]
     assert torch.load(tmp_path / "model.pt", weights_only=True).keys() == {"model", "average"}

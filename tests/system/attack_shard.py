@@ -12,7 +12,7 @@ from sharded_attacks import (
     CASES,
     EVEN,
     ONE_PASS,
-    UNEVEN,
+    SHARES,
     WRAPPERS,
     ascend,
     attack,
@@ -27,9 +27,11 @@ if __name__ == "__main__":
     rank, rendezvous, output = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-    states = {f"{name} attack": attack(CASES[name](), EVEN[rank]) for name in CASES}
-    states |= {f"{name} ascend": ascend(CASES[name](), EVEN[rank]) for name in ONE_PASS}
-    states["subspace uneven"] = attack(CASES["subspace"](), UNEVEN[rank])
+    states = {}
+    for share, parts in SHARES.items():
+        states |= {f"{name} attack {share}": attack(CASES[name](), parts[rank]) for name in CASES}
+        states |= {f"{name} ascend {share}": ascend(CASES[name](), parts[rank]) for name in ONE_PASS}
+        states |= {f"{name} by share {share}": ascend(CASES[name](), parts[rank], by_share=True) for name in ONE_PASS}
     for name, settings in WRAPPERS.items():
         wrap = partial(DistributedDataParallel, **settings)
         for part in ("network", "wrapper"):

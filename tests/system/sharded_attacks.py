@@ -6,11 +6,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise import LowRankPerturbation, MultiplePerturbation, Perturbation, UniversalPerturbation
+from domainwise import (
+    LowRankPerturbation,
+    MultiplePerturbation,
+    Perturbation,
+    SampleWisePerturbation,
+    UniversalPerturbation,
+)
 
 SHAPE = (3, 6, 6)
 CASES: dict[str, Callable[[], Perturbation]] = {
     "universal": lambda: _build(UniversalPerturbation),
+    "universal, raw gradients": lambda: _build(UniversalPerturbation, ascent="gradient"),
+    "universal, sums": lambda: _build(UniversalPerturbation, ascent="gradient", reduction="sum"),
+    "sample-wise, raw gradients": lambda: _build(SampleWisePerturbation, start="zero", ascent="gradient"),
     "multiple": lambda: _build(
         MultiplePerturbation, weights="domain", count=3, weight_step_size=5.0, ascent="gradient"
     ),
@@ -20,18 +29,26 @@ CASES: dict[str, Callable[[], Perturbation]] = {
     "soft": lambda: _build(MultiplePerturbation, weights="soft", count=3),
     "subspace": lambda: _build(MultiplePerturbation, weights="subspace", count=3),
 }
-ONE_PASS = ["universal", "multiple", "low-rank factors", "low-rank projected"]
+ONE_PASS = ["universal", "universal, raw gradients", "multiple", "low-rank factors", "low-rank projected"]
 WRAPPERS = {
     "plain": {"find_unused_parameters": True},
     "static": {"static_graph": True},
     "views": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
 }
-# Each rank has every other sample, or the second has only the last three.
-EVEN = (slice(0, None, 2), slice(1, None, 2))
-UNEVEN = (slice(0, 13), slice(13, None))
+# How two ranks share the 16 samples, whose domains alternate in pairs: equally; with 13 and 3 samples; with 1 and 7 of
+# the first domain; and with one domain each.
+FIRST, SECOND = ([index for index in range(16) if index // 2 % 2 == domain] for domain in (0, 1))
+SHARES = {
+    "even": ([*range(0, 16, 2)], [*range(1, 16, 2)]),
+    "short": ([*range(13)], [*range(13, 16)]),
+    "skewed": (FIRST[:1] + SECOND[:7], FIRST[1:] + SECOND[7:]),
+    "disjoint": (FIRST, SECOND),
+}
+EVEN = SHARES["even"]
+WHOLE = [*range(16)]
 
 
-def attack(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
+def attack(perturbation: Perturbation, part: list[int]) -> dict[str, Tensor]:
     """Return the state, and the perturbed batch, after three attacks on this part of the batch."""
     x, y, domain, model = _make_problem()
     for _ in range(3):
@@ -41,16 +58,23 @@ def attack(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
     return {**state_of(perturbation), "perturbed": perturbed}
 
 
-def ascend(perturbation: Perturbation, part: slice) -> dict[str, Tensor]:
-    """Return the state after two ascents from an ordinary backward pass on this part of the batch."""
+def ascend(perturbation: Perturbation, part: list[int], *, by_share: bool = False) -> dict[str, Tensor]:
+    """Return the state after two ascents from an ordinary backward pass on this part of the batch.
+
+    Args:
+        by_share: the inverse share of each domain in this part is the scale of its gradient.
+    """
     x, y, domain, model = _make_problem()
+    scale = len(part) / domain[part].bincount(minlength=2) if by_share else None
     for _ in range(2):
         F.cross_entropy(model(perturbation(x[part], domain[part])), y[part]).backward()
-        perturbation.ascend_()
+        perturbation.ascend_(scale)
     return state_of(perturbation)
 
 
-def train_wrapped(wrap: Callable[[nn.Module], nn.Module], part: slice, *, is_called_inside: bool) -> dict[str, Tensor]:
+def train_wrapped(
+    wrap: Callable[[nn.Module], nn.Module], part: list[int], *, is_called_inside: bool
+) -> dict[str, Tensor]:
     """Return the weights and statistics of a network, and the perturbation, after three updates on this part.
 
     Args:
@@ -74,7 +98,7 @@ def train_wrapped(wrap: Callable[[nn.Module], nn.Module], part: slice, *, is_cal
     return {**network.state_dict(), **state_of(perturbation)}
 
 
-def attack_from_own_starts(rank: int, part: slice, *, one_pass: bool) -> dict[str, Tensor]:
+def attack_from_own_starts(rank: int, part: list[int], *, one_pass: bool) -> dict[str, Tensor]:
     """Return the state of a perturbation whose start depends on the rank."""
     torch.manual_seed(rank)
     perturbation = UniversalPerturbation(SHAPE, num_domains=2, epsilon=0.8, step_size=0.01)

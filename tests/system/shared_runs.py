@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {
     "threads": 1,
     "keep": "all",
 }
+RAW: dict[str, Any] = {"ascent": "gradient", "epsilon": 5.0, "step_size": 5.0}
 # The run that is killed and resumed: everything random at once.
 LONG: dict[str, Any] = {
     "algorithm": "mat",
@@ -47,6 +48,8 @@ EXACT: dict[str, dict[str, Any]] = {
     "erm attacked": {"algorithm": "erm", "attack_radius": 0.5, "metrics": ("macro_f1", "ece", "confusion")},
     "erm with augmentation": {"algorithm": "erm", "augment": True},
     "at": {"algorithm": "at", "hparams": {"start": "zero"}},
+    "at with raw gradients": {"algorithm": "at", "hparams": {**RAW, "start": "zero"}},
+    "uat with summed raw gradients": {"algorithm": "uat", "hparams": {**RAW, "reduction": "sum"}},
     "uat released": {"algorithm": "uat", "hparams": {"variant": "released"}},
     "erm with sam and swad": {
         "algorithm": "erm",
@@ -86,7 +89,7 @@ if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     observations: dict[str, Any] = {}
     steps: list[int] = []
-    for name, case in {**EXACT, **INEXACT, "long": LONG}.items():
+    for name, case in {**EXACT, **INEXACT}.items():
         observations[name] = observe(case, folder / name, on_step=lambda step, loss: steps.append(step))
     observations["done"] = observe(EXACT["erm"], folder / "erm")
     observations["different run"] = observe(EXACT["mat"], folder / "erm")

@@ -3,17 +3,13 @@
 import hashlib
 import json
 import signal
-import subprocess
-import sys
-import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from warm_python import WarmProcess, WarmPython
 
-from children import start_child
 from domainwise.data.cache import load_cached_images
 from domainwise.data.decoding import decode_image
 
@@ -89,30 +85,24 @@ def by_hand(files: list[Path]) -> bytes:
     return b"".join(decode_image(file.read_bytes(), SIZE).pixels or b"" for file in files)
 
 
-def wait_for(process: subprocess.Popen[str], *patterns: tuple[Path, str, int]) -> None:
-    end = time.monotonic() + 240
-    while any(len(list(folder.glob(pattern))) < count for folder, pattern, count in patterns):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def start(warm_python: WarmPython, folder: Path, script: str, *words: object) -> WarmProcess:
+    file = folder / "script.py"
+    file.write_text(script)
+    return warm_python.start(file, folder, *words)
 
 
-def start(script: str, *words: object) -> AbstractContextManager[subprocess.Popen[str]]:
-    return start_child([sys.executable, "-c", script, *words])
-
-
-def test_two_processes_decode_the_same_images_once(tmp_path: Path, cache_dir: Path) -> None:
+def test_two_processes_decode_the_same_images_once(tmp_path: Path, cache_dir: Path, warm_python: WarmPython) -> None:
     files = write_images(tmp_path / "images", 20)
-    with start(TOGETHER, tmp_path, SIZE, ROUNDS) as one, start(TOGETHER, tmp_path, SIZE, ROUNDS) as other:
-        wait_for(one, (tmp_path, "ready-*", 2))
-        (tmp_path / "go").touch()
-        outputs = [process.communicate(timeout=240) for process in (one, other)]
+    processes = [start(warm_python, tmp_path, TOGETHER, SIZE, ROUNDS) for _ in range(2)]
+    processes[0].wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    (tmp_path / "go").touch()
+    codes = [process.wait() for process in processes]
     counts = range(20, 20 - ROUNDS, -1)
     expected = [hashlib.sha256(by_hand(files[:count])).hexdigest() for count in counts]
-    for process, (out, err) in zip((one, other), outputs, strict=True):
-        assert process.returncode == 0, err
-        assert err == ""
-        assert json.loads(out) == expected
+    assert codes == [0, 0], processes[0].err + processes[1].err
+    for process in processes:
+        assert process.err == ""
+        assert json.loads(process.out) == expected
     assert len(list(cache_dir.glob("*/entry.json"))) == ROUNDS
     assert list(cache_dir.glob(".*")) == []
     # The first process decodes all of a listing, and no other decodes it again.
@@ -121,7 +111,9 @@ def test_two_processes_decode_the_same_images_once(tmp_path: Path, cache_dir: Pa
     assert len(set(decoders[:20])) == 1
 
 
-def test_killed_process_leaves_no_entry_and_the_waiting_one_builds_it(tmp_path: Path, cache_dir: Path) -> None:
+def test_killed_process_leaves_no_entry_and_the_waiting_one_builds_it(
+    tmp_path: Path, cache_dir: Path, warm_python: WarmPython
+) -> None:
     files = write_images(tmp_path / "images", 16)
     reports: list[str] = []
 
@@ -132,11 +124,10 @@ def test_killed_process_leaves_no_entry_and_the_waiting_one_builds_it(tmp_path: 
             assert list(cache_dir.glob("*/entry.json")) == []
             (tmp_path / "waits").touch()
 
-    with start(KILLED, tmp_path, SIZE) as process:
-        wait_for(process, (tmp_path, "half-way", 1))
-        cached = load_cached_images(files, SIZE, on_progress)
-        process.communicate(timeout=240)
-    assert process.returncode == -signal.SIGKILL
+    process = start(warm_python, tmp_path, KILLED, SIZE)
+    process.wait_until((tmp_path / "half-way").exists)
+    cached = load_cached_images(files, SIZE, on_progress)
+    assert process.wait() == -signal.SIGKILL
     assert reports == ["waiting for another process to decode", "decoding"]
     assert cached.images.permute(0, 2, 3, 1).contiguous().numpy().tobytes() == by_hand(files)
     assert cached.kept == list(range(16))

@@ -4,7 +4,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,16 +21,20 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DEMO, *options], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(tmp_path: Path) -> None:
-    first = run(tmp_path, "--steps", "4", "--markdown", "--no-pictures")
-    assert first.returncode == 0, first.stderr
-    assert "| mat * | 0.5 |" in first.stdout
+def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(
+    tmp_path: Path, domainwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*DEMO[3:], "--steps", "4", "--markdown", "--no-pictures"]
+    first = domainwise(*words)
+    assert first.code == 0, first.err
+    assert "| mat * | 0.5 |" in first.out
     output = tmp_path / "runs" / "demo"
     assert (output / "demo.png").read_bytes().startswith(b"\x89PNG")
     page = (output / "demo.html").read_text()
     assert "Accuracy under unseen shift (standard, two_pass, seed 0)" in page
     assert "(Grad-CAM)" not in page
-    assert first.stdout.splitlines()[-2:] == ["picture: runs/demo/demo.png", "page: runs/demo/demo.html"]
+    assert first.out.splitlines()[-2:] == ["picture: runs/demo/demo.png", "page: runs/demo/demo.html"]
     runs = sorted((output / "4-steps").glob("*/*"))
     assert [path.parent.name for path in runs] == [
         "erm",
@@ -37,9 +43,9 @@ def test_the_demo_writes_table_picture_and_page_and_keeps_its_runs(tmp_path: Pat
         "mat-step_size_0.5-warmup_0.0-weights_domain",
     ]
     times = [(path / "records.jsonl").stat().st_mtime_ns for path in runs]
-    again = run(tmp_path, "--steps", "4", "--markdown", "--no-pictures")
+    again = domainwise(*words)
     assert [(path / "records.jsonl").stat().st_mtime_ns for path in runs] == times
-    assert again.stdout == first.stdout
+    assert again.out == first.out
 
 
 @pytest.mark.slow

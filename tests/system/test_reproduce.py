@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,20 +54,20 @@ def test_all_recipes_at_smoke_scale(tmp_path: Path) -> None:
             assert f"| {', '.join(recipe.numbers)} | {claim.text} | inconclusive |" in overview
 
 
-def test_finished_runs_are_kept_and_reported(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "domainwise", "reproduce", "table_8", "--scale", "smoke", "-o", str(tmp_path)]
-    first = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert first.returncode == 0, first.stderr[-2000:]
-    assert "1/4" in first.stderr
-    again = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert again.returncode == 0, again.stderr
-    assert "1/4" not in again.stderr
+def test_finished_runs_are_kept_and_reported(tmp_path: Path, domainwise: Callable[..., Any]) -> None:
+    words = ["reproduce", "table_8", "--scale", "smoke", "-o", tmp_path]
+    first = domainwise(*words)
+    assert first.code == 0, first.err
+    assert "1/4" in first.err
+    again = domainwise(*words)
+    assert again.code == 0, again.err
+    assert "1/4" not in again.err
     (tmp_path / "smoke" / "runs" / "at" / "pacs-at-art_painting-draw0-trial0" / "done").unlink()
-    report = subprocess.run([*command, "--report-only"], capture_output=True, text=True, timeout=600)
-    assert report.returncode == 0, report.stderr
-    assert "note: 1 of 4 runs not finished" in report.stdout
-    assert "\n at " not in report.stdout
-    assert "\n erm " in report.stdout
+    report = domainwise(*words, "--report-only")
+    assert report.code == 0, report.err
+    assert "note: 1 of 4 runs not finished" in report.out
+    assert "\n at " not in report.out
+    assert "\n erm " in report.out
 
 
 def test_figure_1_with_two_draws_ends_with_a_curve(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_attacks import CASES, EVEN, ONE_PASS, UNEVEN, WRAPPERS, ascend, attack, attack_from_own_starts, state_of
+from sharded_attacks import CASES, ONE_PASS, SHARES, WHOLE, WRAPPERS, ascend, attack, attack_from_own_starts, state_of
+from torch import Tensor
 from warm_python import WarmPython
 
 SCRIPT = Path(__file__).with_name("attack_shard.py")
@@ -22,19 +23,31 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> 
     return [torch.load(output, weights_only=True) for output in outputs]
 
 
-@pytest.mark.parametrize(
-    ("name", "use"),
-    [*((name, "attack") for name in CASES), *((name, "ascend") for name in ONE_PASS), ("subspace", "uneven")],
-)
-def test_two_processes_move_the_perturbation_as_one(name: str, use: str, ranks: list[dict[str, Any]]) -> None:
-    first, second = (rank[f"{name} {use}"] for rank in ranks)
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_attack_as_one(name: str, share: str, ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank[f"{name} attack {share}"] for rank in ranks)
+    expected = attack(CASES[name](), WHOLE)
+    # Each sample is perturbed as in the whole batch.
+    perturbed = expected.pop("perturbed")
+    for rank, part in zip((first, second), SHARES[share], strict=True):
+        torch.testing.assert_close(rank.pop("perturbed"), perturbed[part], atol=1e-6, rtol=1e-5)
+    assert_moved_as_one(name, first, second, expected)
+
+
+# Parts of different sizes are not one batch: a mean loss weighs the samples of the smaller one more.
+@pytest.mark.parametrize("share", ["even", "skewed", "disjoint"])
+@pytest.mark.parametrize("use", ["ascend", "by share"])
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_two_processes_ascend_as_one(name: str, use: str, share: str, ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank[f"{name} {use} {share}"] for rank in ranks)
+    assert_moved_as_one(name, first, second, ascend(CASES[name](), WHOLE, by_share=use == "by share"))
+
+
+def assert_moved_as_one(
+    name: str, first: dict[str, Tensor], second: dict[str, Tensor], expected: dict[str, Tensor]
+) -> None:
     start = state_of(CASES[name]())
-    expected = (ascend if use == "ascend" else attack)(CASES[name](), slice(None))
-    if use != "ascend":
-        # Each sample is perturbed as in the whole batch.
-        perturbed = expected.pop("perturbed")
-        for rank, part in zip((first, second), UNEVEN if use == "uneven" else EVEN, strict=True):
-            torch.testing.assert_close(rank.pop("perturbed"), perturbed[part], atol=1e-6, rtol=1e-5)
     assert expected.keys() == first.keys() == start.keys()
     for key, tensor in expected.items():
         assert torch.equal(first[key], second[key])
@@ -57,7 +70,7 @@ def test_ranks_that_drew_different_starts_begin_with_that_of_the_first(
 ) -> None:
     first, second = (rank[f"own starts {one_pass}"] for rank in ranks)
     assert torch.equal(first["deltas"], second["deltas"])
-    expected = attack_from_own_starts(0, slice(None), one_pass=one_pass)
+    expected = attack_from_own_starts(0, WHOLE, one_pass=one_pass)
     torch.testing.assert_close(first["deltas"], expected["deltas"], atol=1e-6, rtol=1e-5)
 
 

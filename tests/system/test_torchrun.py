@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from shared_runs import EXACT, INEXACT, LONG, SMALL, make_config
 from warm_python import WarmProcess, WarmPython
 
 from domainwise import train
+from easy_images import DOMAINS, write_easy_images
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 SHARED_RUNS = Path(__file__).with_name("shared_runs.py")
@@ -176,9 +178,9 @@ def test_torchrun_ends_when_the_first_process_is_killed(tmp_path: Path, warm_pyt
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(
-    shared: Path, tmp_path: Path, warm_python: WarmPython
-) -> None:
+def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(tmp_path: Path, warm_python: WarmPython) -> None:
+    uninterrupted = warm_python.start(*TORCHRUN, *train_words(LONG, tmp_path / "uninterrupted"))
+    assert uninterrupted.wait() == 0, uninterrupted.err
     folder = tmp_path / "run"
     words = train_words(LONG, folder)
     stopped = run_until(warm_python, words, folder, interrupt_agent)
@@ -195,7 +197,7 @@ def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(
     processes = start_ranks(warm_python, words)
     assert [process.poll() for process in processes] == [0, 0], processes[0].err
     assert [process.out.count("done: ") for process in processes] == [1, 0]
-    assert_identical(read_outcome(folder), read_outcome(shared / "long"))
+    assert_identical(read_outcome(folder), read_outcome(tmp_path / "uninterrupted"))
 
 
 # Of 13 images per domain 2 are held out, which is fewer than processes, and no part can be shared equally.
@@ -212,6 +214,23 @@ KILLED: dict[str, Any] = {
     "steps": 25,
     "record_every": 10,
 }
+
+
+def test_the_example_of_distributed_data_parallel(tmp_path: Path, warm_python: WarmPython) -> None:
+    script = Path(__file__).parents[2] / "docs" / "examples" / "ddp_train.py"
+    images = write_easy_images(tmp_path / "photos", count=12)
+    options = {"--image-size": 32, "--batch-size": 12, "--epochs": 3, "--model": "mobilenet_v2"}
+    options |= {"--epsilon": "8/255 rms", "--output": tmp_path / "model.pt"}
+    words = [script, images, *(word for option in options.items() for word in option)]
+    processes = start_ranks(warm_python, list(map(str, words)))
+    assert [process.poll() for process in processes] == [0, 0], processes[0].err
+    radii = [float(radius) for radius in re.findall(r"loss [\d.]+, radius ([\d.]+)", processes[0].out)]
+    assert len(radii) == 3
+    assert radii[-1] == round(8 / 255 * (3 * 32 * 32) ** 0.5, 3)
+    assert processes[1].out == ""
+    saved = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert saved["perturbation"]["deltas"].shape[0] == len(DOMAINS)
+    assert saved["perturbation"]["_extra_state"]["updates"] == 3 * (3 * 2 * 12 // 2 // 12)
 
 
 def test_three_processes_with_unequal_shares_end_where_one_does(tmp_path: Path, warm_python: WarmPython) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from domainwise.algorithms import TRM
 from domainwise.networks import Network
 
-IMPLICIT_WEIGHT, STEP_SIZE, LR, WEIGHT_DECAY, UPDATES = 0.3, 0.4, 0.01, 0.1, 5
+IMPLICIT_WEIGHT, STEP_SIZE, LR, WEIGHT_DECAY, UPDATES = 0.3, 0.4, 0.01, 0.1, 3
 
 
 def feature_network(scale: float = 1.0) -> Network:

@@ -15,6 +15,7 @@ from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.hparams.fields import largest
 from domainwise.perturbations import Perturbation
+from domainwise.perturbations.base import Ascent, steepest_ascent
 from domainwise.perturbations.radius import parse_radius
 
 Model = Callable[[Tensor], Tensor]
@@ -35,8 +36,8 @@ class AdversarialHparams(Hparams):
     step_size: float | None = hparam(0.1, help="Length of one ascent step (gamma in the paper); none: the radius.")
     warmup: float = hparam(0.0, help="Share of the steps over which the radius grows from 0 to epsilon.", low=0, high=1)
     norm: Literal["l2", "linf"] = hparam("l2", help="Norm of the ball: l2 or linf.")
-    ascent: Literal["normalized", "gradient", "sign"] = hparam(
-        "normalized", help="Ascent direction: the normalized gradient, the raw gradient or its sign."
+    ascent: Literal["normalized", "gradient", "sign"] | None = hparam(
+        None, help="Ascent direction: the normalized gradient, the raw gradient or its sign (default for linf)."
     )
     loss_cap: float | None = hparam(None, help="Samples with a loss above this do not drive the ascent; none: no cap.")
     schedule: Literal["two_pass", "simultaneous"] = hparam(
@@ -54,12 +55,18 @@ class AdversarialHparams(Hparams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ascent is None:
+            # Resolved here, so that the config of a run names the ascent it had.
+            object.__setattr__(self, "ascent", self.default_ascent())
         try:
             radius = parse_radius(self.epsilon, (1,), self.norm)
         except ValueError as error:
             raise DomainwiseError(f"hyperparameter {error}") from None
         if radius > largest(radius):
             raise DomainwiseError(f"hyperparameter epsilon must be at most {largest(radius):g}, got {self.epsilon!r}")
+
+    def default_ascent(self) -> Ascent:
+        return steepest_ascent(self.norm)
 
 
 # The defaults of the fields are the paper's; these replace them.
@@ -132,6 +139,10 @@ class AdversarialAlgorithm(Algorithm):
                 raise ValueError(
                     "schedule='simultaneous' has no inner loss to cap; set loss_cap=None or schedule='two_pass'"
                 )
+
+    @property
+    def is_exact_over_ranks(self) -> bool:
+        return True
 
     @property
     def attack_steps(self) -> int:

@@ -25,7 +25,7 @@ class ATHparams(AdversarialHparams):
         },
     }
 
-    steps: int = hparam(1, help="Ascent steps per attack: 1 is FGSM, 10 is PGD.", low=1)
+    steps: int = hparam(1, help="Ascent steps per attack: 1 as in FGSM, 10 as in PGD.", low=1)
     start: Literal["random", "zero", "cube"] = hparam(
         "random", help="Start: uniform in the ball, zero, or uniform in the cube (released code)."
     )
@@ -47,8 +47,7 @@ class AT(AdversarialAlgorithm):
 
     @property
     def is_exact_over_ranks(self) -> bool:
-        # A raw gradient is that of the mean over the rank's own samples, so it is longer if these are fewer.
-        return self.hparams.over == "sample" and self.hparams.ascent != "gradient"
+        return self.hparams.over == "sample"
 
     @property
     def attack_steps(self) -> int:

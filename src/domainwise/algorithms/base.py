@@ -245,7 +245,12 @@ class Algorithm(nn.Module, ABC):
         Methods with a pass before the one that trains call it in between, with the index of the pass that trains.
         """
         if self.dropout_seed is not None:
-            torch.manual_seed(self.dropout_seed + index)
+            seed = self.dropout_seed + index
+            # Where CUDA is not in use, `torch.manual_seed` also stores the call stack as text, in one or two ms.
+            if next(self.network.parameters()).device.type == "cpu":
+                torch.default_generator.manual_seed(seed)
+            else:
+                torch.manual_seed(seed)
 
     def scale_losses_(self, scaler: GradScaler) -> None:
         """Scale the losses of all steps from now on, for training in fp16; the scaler becomes a part of the state."""

@@ -34,10 +34,6 @@ class LDAT(AdversarialAlgorithm):
     Hparams = LDATHparams
     hparams: LDATHparams
 
-    @property
-    def is_exact_over_ranks(self) -> bool:
-        return True
-
     def build_perturbation(self, shape: tuple[int, ...]) -> LowRankPerturbation:
         settings = self.perturbation_settings()
         if settings["step_size"] is not None:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 from domainwise.algorithms.adversarial import PAPER, RELEASED, STANDARD, AdversarialAlgorithm, AdversarialHparams
 from domainwise.hparams import Choice, hparam
 from domainwise.perturbations import MultiplePerturbation
+from domainwise.perturbations.base import Ascent
+from domainwise.perturbations.multiple import default_ascent
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class MATHparams(AdversarialHparams):
         "projected", help="Gaussian start, projected onto the ball or unprojected (released code)."
     )
 
+    def default_ascent(self) -> Ascent:
+        return default_ascent(self.weights, self.norm)
+
 
 class MAT(AdversarialAlgorithm):
     """Multiple-perturbation adversarial training: each image gets one of its domain's k perturbations, or a mix."""
@@ -43,12 +48,6 @@ class MAT(AdversarialAlgorithm):
     Hparams = MATHparams
     hparams: MATHparams
     perturbation: MultiplePerturbation
-
-    @property
-    def is_exact_over_ranks(self) -> bool:
-        # Per-sample logits always take a raw gradient step, which is that of the mean over the rank's samples.
-        hparams = self.hparams
-        return hparams.weights == "domain" or (hparams.weights != "sample" and hparams.ascent != "gradient")
 
     def build_perturbation(self, shape: tuple[int, ...]) -> MultiplePerturbation:
         hparams = self.hparams

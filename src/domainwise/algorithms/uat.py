@@ -34,11 +34,6 @@ class UAT(AdversarialAlgorithm):
     Hparams = UATHparams
     hparams: UATHparams
 
-    @property
-    def is_exact_over_ranks(self) -> bool:
-        # A rank's sum is only a part of the sum over the batch, which matters for raw gradient steps.
-        return self.hparams.reduction == "mean" or self.hparams.ascent != "gradient"
-
     def build_perturbation(self, shape: tuple[int, ...]) -> UniversalPerturbation:
         return UniversalPerturbation(
             shape, start=self.hparams.start, reduction=self.hparams.reduction, **self.perturbation_settings()

@@ -14,7 +14,14 @@ from typer.core import TyperGroup
 
 import domainwise
 from domainwise.cli.options import keep_lines
-from domainwise.cli.streams import configure_streams, flush_streams, print_error, report_crash
+from domainwise.cli.streams import (
+    close_streams,
+    configure_streams,
+    flush_output,
+    print_error,
+    print_lines,
+    report_crash,
+)
 from domainwise.errors import DomainwiseError, ProcessLost, RunInterrupted, format_error
 from domainwise.training.ranks import read_rank
 
@@ -61,17 +68,22 @@ def main() -> NoReturn:
         code = 2
     except Exception as error:
         code = report_crash(error, is_debug)
-    sys.exit(flush_streams(code))
+    sys.exit(close_streams(code))
 
 
 def _run(args: Sequence[str], is_debug: bool) -> int:
     """Run a command and return its exit code. An error that the user can fix is one line, never a traceback."""
     try:
-        return build_app(args)(args, standalone_mode=False) or 0
+        code: int = build_app(args)(args, standalone_mode=False) or 0
+        flush_output()
+        return code
+    except BrokenPipeError:
+        return 1
     except _UsageError as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]
-        # Without arguments, the help was printed instead.
-        if type(error).__name__ != "NoArgsIsHelpError":
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print_lines(message)
+        else:
             print_error(f"{message} (see `{context.command_path} --help`)" if context else message)
         return 2
     except (DomainwiseError, OSError) as error:

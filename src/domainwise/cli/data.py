@@ -20,7 +20,7 @@ from domainwise.cli.console import (
 from domainwise.cli.options import AsJson, DataDir, Device, Quiet, keep_lines, parse_dataset_options
 from domainwise.data.catalog import DESCRIPTIONS, DatasetStatus, list_datasets
 from domainwise.data.download.sources import SOURCES
-from domainwise.data.listing import DomainFiles, Listing
+from domainwise.data.listing import ANY_IMAGE_SUFFIXES, IMAGE_SUFFIXES, DomainFiles, Listing, describe_suffixes
 from domainwise.data.paths import cache_folder, data_folder
 from domainwise.errors import DomainwiseError
 from domainwise.escaping import escape_unprintable
@@ -129,6 +129,7 @@ def check(
             "missing_classes": result.missing_classes,
             "converted": {escape_unprintable(str(file)): note for file, note in result.notes.items()},
             "broken": {escape_unprintable(str(file)): error for file, error in result.errors.items()},
+            "skipped": {escape_unprintable(suffix): number for suffix, number in result.skipped.items()},
         }
         print_json(_describe_counts(listing) | findings)
     else:
@@ -200,8 +201,20 @@ def _print_findings(result: "ImageCheck", quiet: bool) -> None:
         for note, count in Counter(result.notes.values()).items():
             first = next(file for file, file_note in result.notes.items() if file_note == note)
             print_line(f"{count} images are {note}: {first} ...")
+        if result.skipped:
+            _print_skipped(result.skipped)
     for file, error in list(result.errors.items())[:_MAX_ERRORS]:
         print_line(("broken", "red"), f": {file} {error}")
+
+
+def _print_skipped(counts: Counter[str]) -> None:
+    line = f"skipped {counts.total()} {'file' if counts.total() == 1 else 'files'}: {describe_suffixes(counts)}"
+    if counts.keys().isdisjoint(ANY_IMAGE_SUFFIXES):
+        print_line(line)
+    else:
+        print_line(
+            ("note", "yellow"), f": {line}; an image must be in a class folder and end in {', '.join(IMAGE_SUFFIXES)}"
+        )
 
 
 SHIFT_EXAMPLES = """

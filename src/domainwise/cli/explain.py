@@ -18,6 +18,7 @@ from domainwise.cli.console import (
 )
 from domainwise.cli.options import AsJson, DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.errors import DomainwiseError
+from domainwise.storage.discovery import check_output
 from domainwise.storage.files import write_csv
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def explain(
 
     output = output or Path("features.png" if features else "explain.png")
     check_figure_format(output)
+    if csv is not None:
+        check_output(csv)
     if features:
         unused = {"--domain": domain is not None, "--target": target != "predicted", "--layer": layer is not None}
         unused["--no-table"] = not table

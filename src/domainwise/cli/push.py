@@ -7,9 +7,12 @@ import typer
 
 from domainwise.cli.console import print_line, print_text
 from domainwise.cli.options import Quiet
+from domainwise.storage.files import read_regular
 
 if TYPE_CHECKING:
     from domainwise.reports.model_card import WhichModels
+
+_MAX_CARD = 2**20
 
 EXAMPLES = """
 Examples:
@@ -41,7 +44,7 @@ def push(
     from domainwise.reports.model_card import build_model_card, push_model
 
     models = cast("WhichModels", which)
-    text = None if card is None else card.read_text(encoding="utf-8", errors="replace")
+    text = None if card is None else read_regular(card, _MAX_CARD).decode(errors="replace")
     if dry_run:
         print_text(build_model_card(run, name, which=models, license=license) if text is None else text, end="")
         return

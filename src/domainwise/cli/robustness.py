@@ -17,6 +17,7 @@ from domainwise.cli.console import (
 )
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
 from domainwise.errors import DomainwiseError
+from domainwise.storage.discovery import check_output
 from domainwise.storage.files import write_csv
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def robustness(
     from domainwise.figures import check_figure_format
 
     check_figure_format(output)
+    if csv is not None:
+        check_output(csv)
     of_attacks = {
         "--attack": attack,
         "--norm": norm,

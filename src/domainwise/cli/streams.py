@@ -1,13 +1,13 @@
 """stdout and stderr as a command needs them: any encoding, closed or broken, and the last line of an error."""
 
 import codecs
-import errno
 import io
 import os
 import platform
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from typing import TextIO
 
 import domainwise
@@ -29,23 +29,32 @@ def configure_streams() -> None:
             stream.reconfigure(errors="domainwise")
 
 
-def flush_streams(code: int) -> int:
-    """Write what is still buffered, and return the exit code: the given one, unless that fails."""
+def flush_output() -> None:
+    """Write what is still buffered, so that a full disk is an error of the command, not of the interpreter's end."""
+    sys.stdout.flush()
+
+
+def close_streams(code: int) -> int:
+    """Drop what could not be written, and return the exit code: the given one, unless there was something to drop."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError as error:
+        except OSError:
             # The interpreter would try again when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            if error.errno != errno.EPIPE:
-                print_error(f"output could not be written: {error.strerror}")
             code = code or 1
     return code
 
 
 def print_error(message: str, *, label: str = "error: ", file: TextIO | None = None) -> None:
     """Print one line to stderr, or to another file."""
-    print(escape_unprintable(label + message), file=file or sys.stderr)
+    print_lines(escape_unprintable(label + message), file=file)
+
+
+def print_lines(text: str, *, file: TextIO | None = None) -> None:
+    """Print to stderr, or to another file; if that is impossible, nobody can be told."""
+    with suppress(OSError):
+        print(escape_unprintable(text, keep="\n"), file=file or sys.stderr)
 
 
 def report_crash(error: Exception, is_debug: bool) -> int:
@@ -56,7 +65,7 @@ def report_crash(error: Exception, is_debug: bool) -> int:
     """
     text = "".join(traceback.format_exception(error))
     if is_debug:
-        print(escape_unprintable(text, keep="\n"), end="", file=sys.stderr)
+        print_lines(text.rstrip("\n"))
         return _CRASHED
     rank = f" in rank {os.environ['RANK']}" if "RANK" in os.environ else ""
     line = f"unexpected {type(error).__name__}{rank}: {' '.join(str(error).split())}"

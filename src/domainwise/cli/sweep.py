@@ -377,11 +377,13 @@ def _print_recommendations(folder: Path) -> None:
 
 def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
     """Print the verdict on each claim, with its interval and what is missing."""
+    from domainwise.reports.significance import describe_problems
+
     rows = [
         (
             name,
             "" if each.estimate is None else f"{each.estimate:+z.1f}",
-            "" if each.interval is None else "{:+z.1f} to {:+z.1f}".format(*each.interval),
+            each.format_interval(),
             str(each.trials),
             each.verdict,
             "" if each.trials_needed is None else f"{each.trials_needed} trials",
@@ -389,6 +391,9 @@ def print_judgements(judgements: Mapping[str, Judgement], claim: str) -> None:
         for name, each in judgements.items()
     ]
     print_table((claim, "points", "interval", "trials", "verdict", "needed for 80 % power"), rows)
+    for name, each in judgements.items():
+        if not each.paired.is_sound:
+            print_line(f"{name}: {describe_problems(each)}")
 
 
 def _print_outcomes(outcomes: "Mapping[Path, SweepOutcome]", console: PlainConsole) -> None:

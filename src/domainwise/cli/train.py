@@ -16,6 +16,7 @@ from domainwise.cli.console import (
     text_column,
 )
 from domainwise.cli.options import Quiet, add_run_options, list_run_settings
+from domainwise.storage.sweep_folder import check_new_run
 from domainwise.training.config import OPTION_SETTINGS, RunConfig
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def train(
         return
     pairs = settings.pop("hparams")
     config = RunConfig.of(**settings)
-    run_training(dataclasses.replace(config, hparams=config.algorithm_class().Hparams.parse(pairs)), quiet)
+    config = dataclasses.replace(config, hparams=config.algorithm_class().Hparams.parse(pairs))
+    check_new_run(config.folder())
+    run_training(config, quiet)
 
 
 def run_training(config: RunConfig, quiet: bool, **placement: Any) -> None:

@@ -3,12 +3,13 @@
 import io
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Of the formats that Pillow knows, some start other programs, and most are never photographs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -16,7 +17,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 178_956_970
 MAX_BYTES = 3 * MAX_PIXELS
 # Part of the key of cached images: change it when `decode_image` returns different bytes for a file.
-DECODING_RULE = "squash-bilinear-2"
+DECODING_RULE = "squash-bilinear-3"
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,9 @@ def _describe_kind(mode: int) -> str:
 def decode_image(content: bytes, size: int, crop: CenterCrop | None = None) -> DecodedImage:
     """Decode a file's content and resize it to a square, as torchvision's `Resize((size, size))` does for PIL images.
 
-    Only the first frame of a file is used. EXIF rotation is ignored, as in torchvision. Since Pillow 13, torchvision's
-    bytes of tall images differ by up to one: Pillow rounds between two passes and may do the other one first.
+    Only the first frame of a file is used. EXIF orientation is applied, unlike in torchvision's ImageFolder: photos of
+    a phone are shown upright. Since Pillow 13, torchvision's bytes of tall images differ by up to one: Pillow rounds
+    between two passes and may do the other one first.
 
     Args:
         crop: cut the square out of the image instead.
@@ -146,6 +148,7 @@ def decode_image(content: bytes, size: int, crop: CenterCrop | None = None) -> D
                 raise ValueError(f"{image.width} x {image.height} pixels; the limit is {MAX_PIXELS:,} pixels")
             animated = "animated, first frame used" if getattr(image, "n_frames", 1) > 1 else ""
             image.load()
+            _apply_orientation(image)
             rgb, conversion = _convert_to_rgb(image)
             square = crop.apply(rgb, size) if crop else _resize(rgb, size, size, Image.Resampling.BILINEAR)
             pixels = square.tobytes()
@@ -155,6 +158,12 @@ def decode_image(content: bytes, size: int, crop: CenterCrop | None = None) -> D
         reason = " ".join(str(error).split()) or type(error).__name__
         return DecodedImage(None, error=f"could not be decoded ({reason})")
     return DecodedImage(pixels, note=", ".join(filter(None, (conversion, animated))))
+
+
+def _apply_orientation(image: Image.Image) -> None:
+    # Pillow raises many types of errors for damaged EXIF data, some of them only after it has turned the image.
+    with suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _resize(image: Image.Image, width: int, height: int, resampling: Image.Resampling) -> Image.Image:

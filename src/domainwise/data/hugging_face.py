@@ -20,7 +20,7 @@ from domainwise.data.decoding import ImageFile, TableImage, UnreadableFile, read
 from domainwise.data.image_datasets import IMAGE_SIZE, OnListing, build_image_dataset, ignore_listing
 from domainwise.data.listing import Listing, build_domain_files, build_listing, is_saved_table, name_dataset
 from domainwise.data.paths import OnProgress, expand_home, ignore_progress
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, suggest_install, unknown_choice
 from domainwise.storage.hub import PREFIX, HubName, parse_name
 
 ALL_SPLITS = "all"
@@ -149,7 +149,7 @@ def _load_splits(name: str, config: str) -> Mapping[str, Any]:
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DomainwiseError(f"{name} needs datasets; install it with: pip install 'domainwise[datasets]'") from error
+        raise DomainwiseError(f"{name} needs datasets; {suggest_install('datasets')}") from error
     commit = None if isinstance(source, Path) else _find_commit(datasets, source)
     with _use_library(datasets, name):
         if isinstance(source, Path) and is_saved_table(source):

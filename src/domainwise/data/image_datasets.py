@@ -191,11 +191,13 @@ class ImageCheck:
         errors: files that could not be read, with the reason.
         notes: files that are converted, with the kind.
         missing_classes: one line per class that is missing in a domain.
+        skipped: number of files in the folder that are not part of the dataset, per suffix.
     """
 
     errors: dict[ImageFile, str]
     notes: dict[ImageFile, str]
     missing_classes: list[str]
+    skipped: Counter[str]
 
 
 def check_images(listing: Listing, on_progress: OnProgress = ignore_progress) -> ImageCheck:
@@ -208,4 +210,4 @@ def check_images(listing: Listing, on_progress: OnProgress = ignore_progress) ->
                 errors[file] = image.error
             elif image.note:
                 notes[file] = image.note
-    return ImageCheck(errors, notes, listing.describe_missing_classes())
+    return ImageCheck(errors, notes, listing.describe_missing_classes(), listing.count_skipped_files())

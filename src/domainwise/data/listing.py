@@ -5,7 +5,7 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from domainwise.data.decoding import ImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+# Also those of formats that are not read, of phones and cameras among others.
+ANY_IMAGE_SUFFIXES = (
+    *IMAGE_SUFFIXES,
+    *(".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".psd", ".svg", ".tga"),
+    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
+)
 # Files that list the images of a dataset.
 LIST_SUFFIXES = (".csv", ".json")
 _IGNORED_PREFIXES = (".", "__")
@@ -27,6 +33,7 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "te
 # Far more than any dataset has; it keeps a wrong file from filling the memory.
 _MAX_LIST_BYTES = 256 * 10**6
 _MAX_CELLS = 10**6
+_MAX_SUFFIXES = 8
 
 
 @dataclass(frozen=True)
@@ -41,17 +48,23 @@ class DomainFiles:
 
 @dataclass(frozen=True)
 class Listing:
-    """All files of a dataset; `revision` as of `Dataset`."""
+    """All files of a dataset; `revision` as of `Dataset`, and `root` is the folder whose images they all are."""
 
     name: str
     classes: tuple[str, ...]
     domains: tuple[DomainFiles, ...]
     revision: str | None = None
+    root: Path | None = None
 
     def count_images(self) -> list[list[int]]:
         """Return the number of images per domain (row) and class (column)."""
         counters = [Counter(domain.labels) for domain in self.domains]
         return [[counter[label] for label in range(len(self.classes))] for counter in counters]
+
+    def count_skipped_files(self) -> Counter[str]:
+        """Return the number of files per suffix that are in the folder and not in the dataset, without hidden ones."""
+        listed = {os.fspath(file) for domain in self.domains for file in domain.files if isinstance(file, Path)}
+        return _count_files(self.root, listed) if self.root else Counter()
 
     def describe_missing_classes(self) -> list[str]:
         """Return one line per class that is missing in a domain."""
@@ -107,17 +120,24 @@ def list_folder(root: Path, name: str | None = None) -> Listing:
     """
     domain_folders = _list_subfolders(root)
     parents = _find_class_parents(domain_folders)
-    classes = sorted({folder.name for parent in parents for folder in _list_subfolders(parent)})
+    names = [folder.name for parent in parents for folder in _list_subfolders(parent)]
+    classes = sorted(set(names))
     _check_layout(root, domain_folders, classes)
+    # The domains of a dataset share classes; the datasets in a folder seldom share domains.
+    if len(names) == len(classes):
+        _check_root(root, domain_folders)
     domains = []
     for folder, parent in zip(domain_folders, parents, strict=True):
         images = [(file, label) for label, kind in enumerate(classes) for file in find_images(parent / kind)]
         if not images:
-            reason = f"its images are not in class folders; {_LAYOUT}"
-            hint = reason if _has_images(folder) else "remove the folder or fill it"
+            hint = "remove the folder or fill it"
+            if _has_images(folder):
+                hint = f"its images are not in class folders; {_LAYOUT}"
+            elif others := _count_files(folder):
+                hint = f"it has only other files ({describe_suffixes(others)}); expected {', '.join(IMAGE_SUFFIXES)}"
             raise DomainwiseError(f"domain {folder.name!r} has no images in {folder}: {hint}")
         domains.append(build_domain_files(folder.name, images))
-    return build_listing(root, name or name_dataset(root), classes, domains)
+    return replace(build_listing(root, name or name_dataset(root), classes, domains), root=root)
 
 
 def _find_class_parents(domains: Sequence[Path]) -> list[Path]:
@@ -141,8 +161,16 @@ def _check_layout(root: Path, domains: Sequence[Path], classes: Sequence[str]) -
         raise DomainwiseError(
             f"the classes in {root} are named {', '.join(classes)}: {_LAYOUT}, without a level for the parts of a split"
         )
-    if len(domains) == 1 and _contains_domains(domains[0]):
-        raise DomainwiseError(f"{root} has one folder with domains in it: {_LAYOUT}; did you mean {domains[0]}?")
+
+
+def _check_root(root: Path, folders: Sequence[Path]) -> None:
+    """Raise an error if the domains are in one of these folders, or below; it names the right root."""
+    for folder in folders:
+        while len(children := _list_subfolders(folder)) == 1 and not _has_images(folder):
+            folder = children[0]
+        if _contains_domains(folder):
+            places = "one folder with domains in it" if len(folders) == 1 else "folders with domains in them"
+            raise DomainwiseError(f"{root} has {places}: {_LAYOUT}; did you mean {folder}?")
 
 
 def _contains_domains(folder: Path) -> bool:
@@ -161,7 +189,15 @@ def find_images(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         return []
-    contents = []
+    contents, repeated = _walk(folder)
+    for path in repeated:
+        warnings.warn(f"{path} is left out: it leads to a folder that is already listed", stacklevel=2)
+    return [path for parent, files in contents for path in map(Path(parent).joinpath, filter(_is_image_name, files))]
+
+
+def _walk(folder: Path) -> tuple[list[tuple[str, list[str]]], list[str]]:
+    """Return folders and the names of their files, sorted, and the links to folders that were entered before."""
+    contents, repeated = [], []
     # The real path of each folder, to enter it only once: links may form a loop.
     real_paths = {os.fspath(folder): os.path.realpath(folder)}
     entered = set(real_paths.values())
@@ -172,17 +208,30 @@ def find_images(folder: Path) -> list[Path]:
             path = os.path.join(parent, name)
             real = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_paths[parent], name)
             if real in entered:
-                warnings.warn(f"{path} is left out: it leads to a folder that is already listed", stacklevel=2)
+                repeated.append(path)
                 continue
             entered.add(real)
             real_paths[path] = real
             subfolders.append(name)
-        contents.append((parent, files))
-    return [
-        path
-        for parent, files in sorted(contents)
-        for path in map(Path(parent).joinpath, sorted(filter(_is_image_name, files)))
-    ]
+        contents.append((parent, sorted(name for name in files if not name.startswith("."))))
+    return sorted(contents), repeated
+
+
+def _count_files(folder: Path, listed: Container[str] = ()) -> Counter[str]:
+    """Return the number of files per suffix in a folder and its subfolders, without hidden ones and the `listed`."""
+    return Counter(
+        os.path.splitext(name)[1].lower() or "without suffix"
+        for parent, files in _walk(folder)[0]
+        for name in files
+        if os.path.join(parent, name) not in listed
+    )
+
+
+def describe_suffixes(counts: Mapping[str, int]) -> str:
+    """Return counts per suffix as text, those of images first, such as "10 .heic, 2 .txt"."""
+    suffixes = sorted(counts, key=lambda suffix: (suffix not in ANY_IMAGE_SUFFIXES, -counts[suffix], suffix))
+    more = f" (+{len(suffixes) - _MAX_SUFFIXES} more suffixes)" if len(suffixes) > _MAX_SUFFIXES else ""
+    return ", ".join(f"{counts[suffix]} {suffix}" for suffix in suffixes[:_MAX_SUFFIXES]) + more
 
 
 def _is_image_name(name: str) -> bool:

@@ -14,7 +14,7 @@ from domainwise.data.listing import (
     read_columns,
     read_rows,
 )
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
 
 if TYPE_CHECKING:
     from domainwise.data.dataset import Role
@@ -195,6 +195,6 @@ def load_wordnet_ids(name: str) -> list[str]:
     try:
         from timm.data.imagenet_info import ImageNetInfo
     except ImportError as error:
-        raise DomainwiseError(f"{name} needs timm; install it with: pip install 'domainwise[timm]'") from error
+        raise DomainwiseError(f"{name} needs timm; {suggest_install('timm')}") from error
     info: Any = ImageNetInfo("imagenet-1k")
     return list(info.label_names())

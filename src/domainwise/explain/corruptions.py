@@ -10,13 +10,14 @@ Imports no torch, because worker processes import this module.
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, suggest_install, unknown_choice
 from domainwise.seeds import seed_hash
 
 if TYPE_CHECKING:
@@ -114,9 +115,11 @@ def _load_library() -> ModuleType:
     try:
         import imagecorruptions  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DomainwiseError(
-            f"corruptions need {error.name}; install it with: pip install 'domainwise[corruptions]'"
-        ) from error
+        raise DomainwiseError(f"corruptions need {error.name}; {suggest_install('corruptions')}") from error
+    # Compiling glass_blur takes 4 s in each process, unless the code is kept on disk. Not every version compiles, and
+    # not every disk can be written to.
+    with suppress(AttributeError, RuntimeError):
+        imagecorruptions.corruptions._shuffle_pixels_njit_glass_blur.enable_caching()
     return imagecorruptions  # type: ignore[no-any-return]
 
 

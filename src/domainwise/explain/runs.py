@@ -488,7 +488,7 @@ def corrupt_runs(
 ) -> CorruptedAccuracy:
     """Measure the accuracy of runs of one dataset on corrupted images, and their mean corruption error (mCE).
 
-    Needs `domainwise[corruptions]`.
+    Needs the extra `corruptions`.
 
     Args:
         paths: run folders, or folders with runs below them.

@@ -1,9 +1,10 @@
 """Hyperparameters of a method as a frozen dataclass: default, help, search distribution and bounds of each field."""
 
 import dataclasses
+import functools
 import operator
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
@@ -153,7 +154,7 @@ class Hparams:
             dataset_defaults: Values that replace the defaults of the fields, but not what the variant implies.
             values: Hyperparameters by name.
         """
-        hints = get_type_hints(cls)
+        hints = _evaluate_hints(cls)
         fields = cls.fields()
         _check_names(values, fields)
         values = {name: _check_type(name, value, hints[name]) for name, value in values.items()}
@@ -178,7 +179,7 @@ class Hparams:
     @classmethod
     def parse(cls, text: Mapping[str, str]) -> dict[str, Any]:
         """Convert values from the command line to the types of their fields."""
-        hints = get_type_hints(cls)
+        hints = _evaluate_hints(cls)
         _check_names(text, cls.fields())
         return {name: _parse_value(name, value, hints[name]) for name, value in text.items()}
 
@@ -191,6 +192,8 @@ class Hparams:
         return dataclasses.asdict(self)
 
 
+# A sweep builds the same few classes thousands of times.
+_evaluate_hints: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
 _BOUNDS = {"low": (operator.ge, "at least"), "above": (operator.gt, "greater than"), "high": (operator.le, "at most")}
 
 

@@ -7,6 +7,7 @@ value. Draw 0 is the defaults. In the space `domainbed`, names, ranges and there
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,15 @@ def read_space(name: str) -> Space:
     if name == "domainbed":
         return domainbed
     if name in SPACES:
-        return _read_rules(_SPACES / f"{name}.toml", name)
+        return _read_packaged(name)
     if not name.endswith(".toml"):
         raise unknown_choice("search space", name, SPACES, f"{', '.join(SPACES)}, or a .toml file")
     return _read_rules(Path(name), name)
+
+
+@cache
+def _read_packaged(name: str) -> Space:
+    return _read_rules(_SPACES / f"{name}.toml", name)
 
 
 @dataclass(frozen=True)

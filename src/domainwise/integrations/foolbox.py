@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
 from domainwise.integrations import check_perturbation, fit_perturbation
 from domainwise.perturbations import Perturbation
 from domainwise.perturbations.base import Norm
@@ -21,7 +21,7 @@ try:
         from foolbox.distances import l2, linf
         from foolbox.models.pytorch import PyTorchModel
 except ImportError as error:
-    raise ImportError("foolbox is not installed; run: pip install 'domainwise[foolbox]'") from error
+    raise ImportError(f"foolbox is not installed; {suggest_install('foolbox')}") from error
 
 
 class PerturbationAttack(FixedEpsilonAttack):

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from domainwise.errors import suggest_install
 from domainwise.integrations import check_perturbation
 from domainwise.perturbations import Perturbation
 
@@ -15,7 +16,7 @@ except ImportError:
     try:
         from pytorch_lightning import Callback, LightningModule, Trainer  # type: ignore[assignment]
     except ImportError as error:
-        raise ImportError("Lightning is not installed; run: pip install 'domainwise[lightning]'") from error
+        raise ImportError(f"Lightning is not installed; {suggest_install('lightning')}") from error
 
 
 class AdversarialTraining(Callback):

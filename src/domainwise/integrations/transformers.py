@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
 from domainwise.integrations import check_perturbation
 from domainwise.perturbations import Perturbation
 from domainwise.storage.files import write_atomic
@@ -17,7 +17,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 except ImportError as error:
-    raise ImportError("Transformers is not installed; run: pip install 'domainwise[transformers]'") from error
+    raise ImportError(f"Transformers is not installed; {suggest_install('transformers')}") from error
 
 _FILE = "perturbation.pt"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, suggest_install, unknown_choice
 from domainwise.networks.network import Network, Normalize
 from domainwise.networks.weights import (
     is_weights_file,
@@ -259,7 +259,7 @@ def _create_timm_model(name: str, weights: str, **settings: Any) -> nn.Module:
     try:
         import timm
     except ImportError as error:
-        raise DomainwiseError(f"{name} needs timm; install it with: pip install 'domainwise[timm]'") from error
+        raise DomainwiseError(f"{name} needs timm; {suggest_install('timm')}") from error
     model_name = name.removeprefix(TIMM)
     if not timm.is_model(model_name):
         raise unknown_choice("timm model", model_name, timm.list_models(), summary="see timm.list_models()")

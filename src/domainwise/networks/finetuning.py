@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from domainwise.errors import DomainwiseError, unknown_choice
+from domainwise.errors import DomainwiseError, suggest_install, unknown_choice
 from domainwise.networks.backbones import Backbone
 from domainwise.networks.stages import count_stages_above
 
@@ -249,7 +249,7 @@ def _import_peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise DomainwiseError("lora needs peft; install it with: pip install 'domainwise[lora]'") from error
+        raise DomainwiseError(f"lora needs peft; {suggest_install('lora')}") from error
     return peft
 
 

@@ -25,6 +25,7 @@ from domainwise.perturbations.checks import (
     check_inputs,
     check_integer,
     check_losses,
+    check_memory,
     check_nonnegative,
     check_positive,
     check_shape,
@@ -32,7 +33,12 @@ from domainwise.perturbations.checks import (
     expand_domain,
 )
 from domainwise.perturbations.device import send_to
-from domainwise.perturbations.distributed import broadcast_from_first_rank_, mean_over_ranks
+from domainwise.perturbations.distributed import (
+    broadcast_from_first_rank_,
+    harmonic_mean_over_ranks,
+    mean_over_ranks,
+    sum_over_ranks,
+)
 from domainwise.perturbations.network import leave_modules_unchanged
 from domainwise.perturbations.radius import parse_radius
 
@@ -59,7 +65,8 @@ class Perturbation(nn.Module, ABC):
             `epsilon`. Training often fails to start at a radius that it handles well later on.
         norm: Norm of the ball, `"l2"` or `"linf"`.
         ascent: `"normalized"` takes steps of length `step_size` along the gradient, `"gradient"` adds `step_size` times
-            the gradient itself (Algorithm 1 to the letter), `"sign"` adds `step_size` times its signs.
+            the gradient itself (Algorithm 1 to the letter), `"sign"` adds `step_size` times its signs. None: the
+            steepest step of the norm, `"normalized"` for l2 and `"sign"` for linf (FGSM, PGD).
         bounds: Perturbed inputs are clipped to this range, given as numbers or as tensors that broadcast to `shape`.
             None disables clipping.
         mean, std: Per-channel statistics, if the inputs are already normalized. The perturbation, its radius and the
@@ -71,6 +78,8 @@ class Perturbation(nn.Module, ABC):
 
     # Whether the loss inside `attack` is taken at the clipped image.
     clips_in_attack = True
+    # Whether what is kept is in the ball from the start. If not, it may be saved and loaded outside of it.
+    starts_inside = True
 
     def __init__(
         self,
@@ -81,7 +90,7 @@ class Perturbation(nn.Module, ABC):
         num_domains: int = 1,
         warmup_steps: int = 0,
         norm: Norm = "l2",
-        ascent: Ascent = "normalized",
+        ascent: Ascent | None = None,
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -92,11 +101,13 @@ class Perturbation(nn.Module, ABC):
         super().__init__()
         refuse_inference_mode("a perturbation")
         check_choice("norm", norm, Norm)
+        ascent = steepest_ascent(norm) if ascent is None else ascent
         check_choice("ascent", ascent, Ascent)
         check_choice("reduction", reduction, Reduction)
         check_generator(generator)
         self.shape = check_shape(shape)
         self.num_domains = check_integer("num_domains", num_domains, minimum=1)
+        check_memory("num_domains", self.num_domains)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, minimum=0)
         self.updates = 0
         self.norm: Norm = norm
@@ -140,6 +151,11 @@ class Perturbation(nn.Module, ABC):
         """Whether each domain's perturbation is kept between batches, as `forward`, `delta` and `ascend_` require."""
         return True
 
+    @property
+    def is_shared_over_ranks(self) -> bool:
+        """Whether an attack depends on the samples of other ranks, which must then attack equally often."""
+        return True
+
     def attack(
         self,
         x: Tensor,
@@ -178,7 +194,8 @@ class Perturbation(nn.Module, ABC):
         domain = self._check_batch(x, domain)
         # Outside of inference mode, a copy of what was created there can be differentiated.
         x, domain = (each.clone() if each.is_inference() else each.detach() for each in (x, domain))
-        weights = self._loss_weights(domain, x.dtype)
+        is_shared = steps > 0 and self.is_shared_over_ranks
+        weights = self._loss_weights(domain, x.dtype, is_shared)
         self._synchronize_()
         kept, fresh = self._start(x, domain)
         num_kept = len(kept)
@@ -192,7 +209,8 @@ class Perturbation(nn.Module, ABC):
                 gradients = check_gradients(torch.autograd.grad((losses * weights).sum(), variables, allow_unused=True))
                 # As in `_perturb`: products in half precision would leave the ball and the rank.
                 with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                    gradients = (*mean_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
+                    if is_shared:
+                        gradients = (*sum_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
                     self._ascend(variables, gradients, (x, domain))
         with torch.no_grad():
             x_adv = self._perturb(x, domain, variables)
@@ -226,7 +244,8 @@ class Perturbation(nn.Module, ABC):
         Args:
             gradient_scale: One factor per domain, (num_domains,). The gradient of a batch mean contains each domain's
                 own mean times its share of the batch; the inverse shares undo that. It only matters if steps are not
-                normalized.
+                normalized. With several ranks, each passes the inverse shares of its own batch, infinite for a domain
+                that it does not have.
             scaler: The scaler of the loss in mixed precision, before its `update()`: gradients contain its scale, which
                 would otherwise be a part of steps that are not normalized.
         """
@@ -240,15 +259,19 @@ class Perturbation(nn.Module, ABC):
                 "ascend_() found no gradients; call backward() on a loss of perturbation(x, domain) first"
             )
         self._synchronize_()
-        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves]
+        gradients = mean_over_ranks(
+            [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves]
+        )
         if gradient_scale is not None:
-            gradients = [g * gradient_scale.to(g).reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
+            # Undoes the mean of the shares that a domain has on each rank, which may be 0.
+            gradient_scale = harmonic_mean_over_ranks(gradient_scale.to(gradients[0]))
+            gradients = [g * gradient_scale.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
         if scaler is not None:
             # Unlike `get_scale`, this does not wait for the device.
             scale = scaler.scale(torch.ones((), device=gradients[0].device))
             gradients = [gradient / scale for gradient in gradients]
         with torch.autocast(gradients[0].device.type, enabled=False):
-            self._ascend(tuple(self.parameters()), mean_over_ranks(gradients), None)
+            self._ascend(tuple(self.parameters()), gradients, None)
         self.updates += 1
         self._leaves = ()
 
@@ -272,6 +295,9 @@ class Perturbation(nn.Module, ABC):
             if isinstance(tensor := state_dict.get(prefix + name), Tensor):
                 check_finite(name, tensor)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.starts_inside:
+            with torch.no_grad():
+                self._project()
 
     def extra_repr(self) -> str:
         return (
@@ -313,7 +339,7 @@ class Perturbation(nn.Module, ABC):
         """Move the variables one step, in place. `batch` is (x, domain) inside `attack`, None inside `ascend_`."""
 
     def _project(self) -> None:
-        """Project the parameters into the ball after `epsilon` has changed."""
+        """Project the parameters into the ball after `epsilon` has changed, or they were loaded."""
 
     def _perturb(self, x: Tensor, domain: Tensor, variables: tuple[Tensor, ...], clip: bool = True) -> Tensor:
         # The user's autocast is meant for the network: in half precision the offset could leave its ball.
@@ -321,11 +347,18 @@ class Perturbation(nn.Module, ABC):
             image = self.space.to_image(x) + self._offset(domain, variables)
             return self.space.to_input(self.space.clip(image) if clip else image).to(x.dtype)
 
-    def _loss_weights(self, domain: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return one weight per sample such that the weighted sum of losses adds up each domain's mean (or sum)."""
+    def _loss_weights(self, domain: Tensor, dtype: torch.dtype, is_shared: bool) -> Tensor:
+        """Return one weight per sample such that the weighted sum of losses adds up each domain's mean (or sum).
+
+        Args:
+            is_shared: The mean is that over the samples of all ranks, of which these are a part.
+        """
         if self.reduction == "sum":
             return torch.ones_like(domain, dtype=dtype)
-        return F.one_hot(domain, self.num_domains).sum(0).to(dtype).reciprocal()[domain]
+        counts = F.one_hot(domain, self.num_domains).sum(0)
+        if is_shared:
+            (counts,) = sum_over_ranks([counts])
+        return counts.to(dtype).reciprocal()[domain]
 
     def trust_inputs_(self) -> "Perturbation":
         """Do not compare the first inputs with the bounds, for which an accelerator would be waited for."""
@@ -386,6 +419,24 @@ def scale_into_ball(points: Tensor, epsilon: float, norm: Norm, batch_dims: int 
 def project(points: Tensor, epsilon: float, norm: Norm, batch_dims: int = 1) -> Tensor:
     """Return the nearest point of the ball of radius `epsilon` for each point."""
     return scale_into_ball(points, epsilon, norm, batch_dims) if norm == "l2" else points.clamp(-epsilon, epsilon)
+
+
+def is_outside(points: Tensor, epsilon: float, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """Return whether each point is outside the ball by more than rounding, shaped to broadcast against `points`."""
+    slack = max(1e-5, 4 * torch.finfo(points.dtype).eps)
+    return compute_norm(points, norm, batch_dims) > epsilon * (1 + slack)
+
+
+def project_outliers(points: Tensor, epsilon: float, norm: Norm, batch_dims: int = 1) -> Tensor:
+    """Project the points outside the ball; those that were projected before stay the same to the bit."""
+    return torch.where(
+        is_outside(points, epsilon, norm, batch_dims), project(points, epsilon, norm, batch_dims), points
+    )
+
+
+def steepest_ascent(norm: Norm) -> Ascent:
+    """Return the step that raises a loss the most of all steps with this norm, to first order."""
+    return "sign" if norm == "linf" else "normalized"
 
 
 def compute_direction(gradient: Tensor, ascent: Ascent, norm: Norm, batch_dims: int = 1) -> Tensor:

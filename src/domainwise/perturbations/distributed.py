@@ -1,4 +1,4 @@
-"""Averages and rows of all ranks of torch.distributed, so that ranks that share a batch move in the same way."""
+"""Sums, averages and rows of all ranks of torch.distributed, so that ranks that share a batch move in the same way."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,15 +13,28 @@ def has_other_ranks() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return each tensor's mean over all ranks, sent as one message; without other ranks, the tensors themselves."""
+def sum_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return each tensor's sum over all ranks, sent as one message; without other ranks, the tensors themselves."""
     if not tensors or not has_other_ranks():
         return list(tensors)
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     torch.distributed.all_reduce(flat)
-    flat /= torch.distributed.get_world_size()
     parts = flat.split([tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def mean_over_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return each tensor's mean over all ranks, sent as one message; without other ranks, the tensors themselves."""
+    sums = sum_over_ranks(tensors)
+    return [each / torch.distributed.get_world_size() for each in sums] if has_other_ranks() else sums
+
+
+def harmonic_mean_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the tensor's harmonic mean over all ranks, to which an infinite value adds nothing."""
+    if not has_other_ranks():
+        return tensor
+    (mean,) = mean_over_ranks([tensor.reciprocal()])
+    return mean.reciprocal()
 
 
 def broadcast_from_first_rank_(tensors: Sequence[Tensor]) -> None:

@@ -16,9 +16,10 @@ from domainwise.perturbations.base import (
     compute_direction,
     draw_noise,
     gather_per_sample,
+    is_outside,
     scale_into_ball,
 )
-from domainwise.perturbations.checks import check_choice, check_integer
+from domainwise.perturbations.checks import check_choice, check_integer, check_memory
 
 Solver = Literal["projected", "factors"]
 
@@ -47,7 +48,7 @@ class LowRankPerturbation(Perturbation):
         solver: Solver = "projected",
         warmup_steps: int = 0,
         norm: Norm = "l2",
-        ascent: Ascent = "normalized",
+        ascent: Ascent | None = None,
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -74,6 +75,9 @@ class LowRankPerturbation(Perturbation):
         self.rank = check_rank(rank, self.shape)
         self.solver: Solver = solver
         channels, height, width = self.shape
+        check_memory("num_domains x shape", self.num_domains, *self.shape)
+        check_memory("num_domains x rank x shape", self.num_domains, self.rank, channels, height + width)
+        warn_of_full_rank(self.rank, self.shape)
         like = torch.empty(0)
         left = draw_noise("normal", (self.num_domains, channels, height, self.rank), like=like, generator=generator)
         right = draw_noise("normal", (self.num_domains, channels, self.rank, width), like=like, generator=generator)
@@ -104,7 +108,8 @@ class LowRankPerturbation(Perturbation):
 
     def _project(self) -> None:
         if self.solver == "projected":
-            self.deltas.copy_(scale_into_ball(self.deltas, self.radius, self.norm))
+            scaled = scale_into_ball(self.deltas, self.radius, self.norm)
+            self.deltas.copy_(torch.where(is_outside(self.deltas, self.radius, self.norm), scaled, self.deltas))
 
 
 def truncate_rank(images: Tensor, rank: int) -> Tensor:
@@ -135,8 +140,10 @@ def leading_singular_vectors(rows: Tensor, count: int) -> Tensor:
 def check_rank(rank: int, shape: Sequence[int]) -> int:
     if len(shape) != 3:
         raise ValueError(f"shape must be (channels, height, width) for a low-rank perturbation, got {tuple(shape)}")
-    rank = check_integer("rank", rank, minimum=1)
+    return check_integer("rank", rank, minimum=1)
+
+
+def warn_of_full_rank(rank: int, shape: Sequence[int]) -> None:
     _, height, width = shape
     if rank > min(height, width):
         warnings.warn(f"rank {rank} exceeds the image size {height} x {width} and has no effect", stacklevel=3)
-    return rank

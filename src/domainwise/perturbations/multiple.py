@@ -20,8 +20,9 @@ from domainwise.perturbations.base import (
     draw_gaussian_start,
     draw_noise,
     gather_per_sample,
-    project,
+    project_outliers,
     scale_into_ball,
+    steepest_ascent,
     step_and_project,
 )
 from domainwise.perturbations.checks import (
@@ -39,6 +40,11 @@ Weights = Literal["assigned", "soft", "subspace", "domain", "sample"]
 NormalizedOver = Literal["perturbation", "stack"]
 
 
+def default_ascent(weights: Weights, norm: Norm) -> Ascent:
+    """Return the ascent of perturbations with these mixing weights: signs would leave a subspace."""
+    return "normalized" if weights == "subspace" else steepest_ascent(norm)
+
+
 class MultiplePerturbation(Perturbation):
     """`count` perturbations per domain, of which each sample gets one or a mixture.
 
@@ -51,8 +57,8 @@ class MultiplePerturbation(Perturbation):
         count: Number of perturbations per domain, the paper's k.
         weights: `"assigned"` gives each sample the perturbation with the largest inner product with its gradient, and
             each perturbation ascends on its own samples. `"soft"` mixes them, with a softmax of the cosines as weights.
-            `"subspace"` projects each sample's gradient on the `count` leading directions of its domain's gradients:
-            the strongest perturbations of rank `count` over images, to first order. `"domain"` learns one set of
+            `"subspace"` projects each sample's gradient on the `count` leading directions of its domain's gradients,
+            on which the unit gradients have the largest squared projections. `"domain"` learns one set of
             mixing weights per domain and keeps it across updates. `"sample"` draws logits from N(0, 1) for every sample
             in every attack and moves them by one step, as in the released code.
         weight_step_size: Size of the raw gradient step on the logits, the paper's eta (`"domain"` and `"sample"`).
@@ -89,7 +95,7 @@ class MultiplePerturbation(Perturbation):
         start: GaussianStart = "projected",
         warmup_steps: int = 0,
         norm: Norm = "l2",
-        ascent: Ascent = "normalized",
+        ascent: Ascent | None = None,
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -118,13 +124,16 @@ class MultiplePerturbation(Perturbation):
             raise ValueError(f"memory must be between 0 and 1, got {memory!r}")
         if weights == "subspace" and ascent == "sign":
             raise ValueError("weights='subspace' does not support ascent='sign', which leaves the subspace")
+        if ascent is None:
+            self.ascent = default_ascent(weights, norm)
         self.count = check_integer("count", count, minimum=1)
-        check_memory("count", self.num_domains, self.count, *self.shape)
+        check_memory("num_domains x count x shape", self.num_domains, self.count, *self.shape)
         self.weight_step_size = check_nonnegative("weight_step_size", weight_step_size)
         self.temperature = check_positive("temperature", temperature)
         self.memory = to_number(memory)
         self.weights: Weights = weights
         self.normalized_over: NormalizedOver = normalized_over
+        self.starts_inside = start == "projected"
         deltas = draw_gaussian_start(
             (self.num_domains, self.count, *self.shape), start, self.radius, norm, batch_dims=2, generator=generator
         )
@@ -145,10 +154,14 @@ class MultiplePerturbation(Perturbation):
     def is_kept(self) -> bool:
         return self.weights == "domain"
 
+    @property
+    def is_shared_over_ranks(self) -> bool:
+        return not self.is_frozen
+
     def components(self) -> Tensor:
         """Return the perturbations that samples get or mix, (num_domains, count, *shape)."""
         if self.weights == "subspace":
-            return self.radius * compute_direction(self.directions, "normalized", "l2", batch_dims=2)
+            return self.radius * compute_direction(self.directions, "normalized", self.norm, batch_dims=2)
         return self.deltas
 
     def mixing_weights(self) -> Tensor:
@@ -192,7 +205,8 @@ class MultiplePerturbation(Perturbation):
             update = self._update_directions if self.weights == "subspace" else self._update_components
             update(gather_over_ranks(gradient.flatten(1)), gather_over_ranks(domain))
         if self.weights == "subspace":
-            step = self.step_size * compute_direction(self._project_on_directions(gradient, domain), self.ascent, "l2")
+            projected = self._project_on_directions(gradient, domain)
+            step = self.step_size * compute_direction(projected, self.ascent, self.norm)
             moved = self._project_on_directions(offset, domain) + step
             offset.copy_(scale_into_ball(moved, self.radius, self.norm))
         else:
@@ -247,9 +261,11 @@ class MultiplePerturbation(Perturbation):
         """
         is_present = F.one_hot(domain, self.num_domains).any(0)
         self.idle.copy_(torch.where(is_used, 0, self.idle + is_present.unsqueeze(1)))
-        gap = self.radius * gradients.norm(dim=1) - self._products(gradients, self.deltas, domain).amax(1)
+        # To first order, a loss rises inside a ball by at most the radius times the dual norm of its gradient.
+        reach = self.radius * gradients.norm(1 if self.norm == "linf" else 2, dim=1)
+        gap = reach - self._products(gradients, self.deltas, domain).amax(1)
         gaps = torch.where(F.one_hot(domain, self.num_domains).T.bool(), gap, -torch.inf)
-        worst = compute_direction(gradients[gaps.argmax(1)], "normalized", "l2")
+        worst = compute_direction(gradients[gaps.argmax(1)], steepest_ascent(self.norm), self.norm)
         place = (torch.arange(self.num_domains, device=domain.device), self.idle.argmax(1))
         should_restart = is_present & (self.idle[place] >= self.patience) & worst.any(1)
         restarted = scale_into_ball(self.radius * worst, self.radius, self.norm).reshape(-1, *self.shape)
@@ -282,4 +298,4 @@ class MultiplePerturbation(Perturbation):
 
     def _project(self) -> None:
         if self.weights != "subspace":
-            self.deltas.copy_(project(self.deltas, self.radius, self.norm, batch_dims=2))
+            self.deltas.copy_(project_outliers(self.deltas, self.radius, self.norm, batch_dims=2))

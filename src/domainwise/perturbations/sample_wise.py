@@ -19,14 +19,14 @@ from domainwise.perturbations.base import (
     project,
 )
 from domainwise.perturbations.checks import check_choice
-from domainwise.perturbations.low_rank import check_rank, truncate_rank
+from domainwise.perturbations.low_rank import check_rank, truncate_rank, warn_of_full_rank
 
 SampleStart = Literal["random", "zero", "cube"]
 Over = Literal["sample", "domain"]
 
 
 class SampleWisePerturbation(Perturbation):
-    """One perturbation per sample; nothing is kept between batches. One step is FGSM, several are PGD.
+    """One perturbation per sample; nothing is kept between batches. One step is FGSM, several are PGD (in linf).
 
     Args:
         start: `"random"` draws uniformly from the ball; `"zero"`; `"cube"` draws each entry uniformly from
@@ -34,7 +34,7 @@ class SampleWisePerturbation(Perturbation):
         over: Take norms over each `"sample"`, or over all samples of a `"domain"` in the batch as one vector, as in the
             released code.
         rank: Largest rank of each channel of a perturbation; None: no limit. One step from zero is then the strongest
-            perturbation of this rank to first order (LoRa-PGD, arXiv 2410.12607, ascends its factors instead).
+            perturbation of this rank in l2, to first order (LoRa-PGD, arXiv 2410.12607, ascends its factors instead).
 
     All other arguments: see `Perturbation`.
     """
@@ -54,7 +54,7 @@ class SampleWisePerturbation(Perturbation):
         rank: int | None = None,
         warmup_steps: int = 0,
         norm: Norm = "l2",
-        ascent: Ascent = "normalized",
+        ascent: Ascent | None = None,
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -83,6 +83,7 @@ class SampleWisePerturbation(Perturbation):
         self.over: Over = over
         self.rank = None if rank is None else check_rank(rank, self.shape)
         if self.rank is not None:
+            warn_of_full_rank(self.rank, self.shape)
             # Clipping an offset would change its rank, so the image is clipped instead.
             self.clips_in_attack = True
             self.space.passes_gradients = True
@@ -90,6 +91,11 @@ class SampleWisePerturbation(Perturbation):
     @property
     def is_kept(self) -> bool:
         return False
+
+    @property
+    def is_shared_over_ranks(self) -> bool:
+        # The share of a sample in the mean of its domain does not change the direction of its gradient.
+        return self.ascent == "gradient"
 
     def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         shape = (len(x), *self.shape)

@@ -15,9 +15,10 @@ from domainwise.perturbations.base import (
     compute_direction,
     draw_gaussian_start,
     gather_per_sample,
-    project,
+    project_outliers,
     step_and_project,
 )
+from domainwise.perturbations.checks import check_memory
 
 
 class UniversalPerturbation(Perturbation):
@@ -40,7 +41,7 @@ class UniversalPerturbation(Perturbation):
         start: GaussianStart = "projected",
         warmup_steps: int = 0,
         norm: Norm = "l2",
-        ascent: Ascent = "normalized",
+        ascent: Ascent | None = None,
         bounds: tuple[Bound, Bound] | None = (0.0, 1.0),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -63,6 +64,8 @@ class UniversalPerturbation(Perturbation):
             reduction=reduction,
             generator=generator,
         )
+        check_memory("num_domains x shape", self.num_domains, *self.shape)
+        self.starts_inside = start == "projected"
         deltas = draw_gaussian_start(
             (self.num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
         )
@@ -78,4 +81,4 @@ class UniversalPerturbation(Perturbation):
         self.deltas.copy_(step_and_project(self.deltas, step, self.radius, self.norm))
 
     def _project(self) -> None:
-        self.deltas.copy_(project(self.deltas, self.radius, self.norm))
+        self.deltas.copy_(project_outliers(self.deltas, self.radius, self.norm))

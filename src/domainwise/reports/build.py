@@ -11,7 +11,7 @@ from domainwise.reports.significance import build_comparison
 from domainwise.reports.tables import EXTRA_COLUMNS, build_averages_table, build_dataset_table
 from domainwise.selection import SELECTIONS, select_models
 from domainwise.selection.metrics import find_metric
-from domainwise.selection.runs import Runs
+from domainwise.selection.runs import Runs, find_failures
 from domainwise.selection.verdicts import MARGIN
 from domainwise.storage.sweep_folder import SweepFolder
 
@@ -126,6 +126,7 @@ def _build_tables(
         tables.append(
             build_comparison(
                 *(selected, selection, algorithms, compare_to, margin),
+                failures=find_failures(runs.planned),
                 is_sequential=runs.is_sequential,
                 metric=runs.metric,
             )

@@ -23,6 +23,7 @@ Kind = Literal[
     "average_of_datasets",
     "paper",
     "difference",
+    "collapsed",
     "trials",
     "wins",
     "verdict",
@@ -63,7 +64,7 @@ class Column:
 
     @property
     def digits(self) -> int:
-        return {"trials": 0, "wins": 0, "trials_needed": 0}.get(self.kind, 1)
+        return {"trials": 0, "wins": 0}.get(self.kind, 1)
 
     @property
     def is_signed(self) -> bool:
@@ -115,6 +116,8 @@ def format_parts(cell: Cell, column: Column = ACCURACY) -> tuple[str, str]:
     number = f"{'+' if column.is_signed else ''}.{column.digits}f"
     if cell.interval is not None:
         uncertainty = f"[{cell.interval[0]:{number}}, {cell.interval[1]:{number}}]"
+    elif column.kind == "difference":
+        uncertainty = "(too few trials)"
     else:
         uncertainty = "" if cell.error is None else f"± {cell.error:.{column.digits}f}"
     return f"{cell.mean:{number}}", uncertainty

@@ -80,7 +80,7 @@ def describe_errors(rows: Sequence[Row]) -> str:
     """Return what ± means; empty for a table without numbers."""
     cells = [cell for row in rows for cell in row.cells if cell.mean is not None]
     if any(cell.error is not None for cell in cells):
-        return "± is the standard error over trials: their standard deviation (ddof 0) over the root of their number."
+        return "± is the standard error over trials: their standard deviation (ddof 1) over the root of their number."
     return "No ±: every cell is from a single trial." if cells else ""
 
 

@@ -16,6 +16,7 @@ from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_spreadsheet, escape_unprintable
 from domainwise.reports.cells import Cell, Column, Report, Table, format_cell
 from domainwise.selection.metrics import METRICS
+from domainwise.storage.discovery import check_output
 from domainwise.storage.files import write_atomic
 
 SCHEMA = 1
@@ -68,7 +69,7 @@ def format_csv(report: Report) -> str:
     for table in report.tables:
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                is_comparison = column.kind in ("difference", "trials", "wins", "verdict", "trials_needed")
+                is_comparison = column.kind in ("difference", "collapsed", "trials", "wins", "verdict", "trials_needed")
                 kind = f"{column.kind} {table.title.lower()}" if is_comparison else column.kind
                 place = (column.dataset, row.algorithm, column.domain, kind)
                 number = (cell.mean, cell.error, cell.trials, table.selection, cell.reason)
@@ -123,7 +124,8 @@ def write_report(output: str | Path, report: Report, format: str | None = None) 
 
 
 def write_text(output: str | Path, text: str) -> None:
-    """Write a whole file, or raise an error that names it."""
+    """Write a whole file, or raise an error that names it. A file of a run is an error."""
+    check_output(Path(output))
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(Path(output), text.encode())

@@ -31,6 +31,9 @@ _PARTS = {"holdout": "holdout", "main": "main part", "attacked": "holdout under 
 _ROLES = {"train": "training", "validation": "validation (not trained on)", "test": "test (never seen)"}
 # Facts about the data or the model's origin, which the text states; the others are settings of training.
 _STATED = ("dataset", "algorithm", "network", "train_domains", "test_domains", "soup", "refit")
+# Until there is a release. The extras are filled in.
+_INSTALL = """# domainwise is not on PyPI yet. In a checkout of its source; with its wheel, pip install 'FILE.whl[{0}]':
+pip install '.[{0}]'"""
 _CITATION = """@inproceedings{wang2022improving,
   title     = {Improving Out-of-Distribution Generalization by Adversarial Training with Structured Priors},
   author    = {Wang, Qixun and Wang, Yifei and Zhu, Hong and Wang, Yisen},
@@ -51,7 +54,7 @@ def push_model(
 ) -> str:
     """Push the model of a finished run to the Hugging Face Hub with a model card, for `load_model("hf:owner/name")`.
 
-    A model that is there already is replaced, in one commit. Needs `domainwise[hub]` and a token, or a folder as `hub`.
+    A model that is there already is replaced, in one commit. Needs the extra `hub` and a token, or a folder as `hub`.
 
     Args:
         run: run folder, or `hf:owner/name`.
@@ -197,12 +200,13 @@ def _describe_method(facts: _Facts) -> str:
     # Imports torch, which building a card does not need otherwise.
     from domainwise.algorithms import ALGORITHMS
 
-    method = ALGORITHMS.get(str(facts.settings.get("algorithm")))
+    name = str(facts.settings.get("algorithm"))
+    method = ALGORITHMS.get(name)
     if method is None:
         return escape_markdown(f"{facts.method}, which is not part of domainwise")
     summary = (method.__doc__ or "").strip().splitlines()[0].rstrip(".")
     source = f"; {method.source}" if method.source else ""
-    return f"{escape_markdown(summary)} (`{facts.method}`{source})"
+    return f"{escape_markdown(summary)} (`{name}`{source})"
 
 
 def _describe_domains(facts: _Facts) -> str:
@@ -227,7 +231,7 @@ def _describe_use(facts: _Facts) -> str:
     if facts.settings.get("lora") is not None:
         extras.append("lora")
     shell = (
-        f"pip install 'domainwise[{','.join(extras)}]'\n"
+        f"{_INSTALL.format(','.join(extras))}\n"
         f"domainwise predict hf:{facts.name} photo.jpg{option}\n"
         f"domainwise export hf:{facts.name} --onnx model.onnx{option}"
     )
@@ -317,7 +321,11 @@ def _describe_training(facts: _Facts) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
     changed = {name: each for name, each in settings.items() if name not in _STATED and each != defaults.get(name)}
     values = {name: each for name, each in flatten_settings(changed).items() if each not in (None, {}, [])}
-    rows = [(f"`{name}`", _format_value(value)) for name, value in values.items()]
+    # In a code span a backslash is no escape, so a name that could leave it is no code.
+    rows = [
+        (f"`{name}`" if re.fullmatch(r"[\w. ]+", name) else escape_markdown(name), _format_value(value))
+        for name, value in values.items()
+    ]
     parts = (
         repeat,
         format_markdown_table(("setting", "value"), rows),

@@ -10,12 +10,15 @@ import polars as pl
 
 from domainwise.reports.html import TextTable
 from domainwise.reports.published import OWN_RUNS, PublishedValue, load_published_tables
-from domainwise.reports.significance import describe_verdicts
+from domainwise.reports.significance import describe_problems, describe_verdicts
 from domainwise.reproduction.plan import RecipePlan, RowPlan
 from domainwise.reproduction.recipe import Claim, Recipe, Row
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import average_differences, estimate_mean, pluralize
-from domainwise.selection.verdicts import MARGIN, MAX_TRIALS, Judgement, Verdict, judge_differences
+from domainwise.selection.runs import find_failures
+from domainwise.selection.statistics import estimate_mean, pair_trials, pluralize
+from domainwise.selection.verdicts import MARGIN, Judgement, Verdict, judge_differences
+from domainwise.storage.run_folder import RunFolder
+from domainwise.storage.sweep_folder import PlannedRun
 
 _SCHEMA = {
     "row": pl.String,
@@ -24,6 +27,7 @@ _SCHEMA = {
     "trial": pl.Int64,
     "accuracy": pl.Float64,
     "training": pl.Float64,
+    "is_collapsed": pl.Boolean,
     "run": pl.String,
 }
 
@@ -31,8 +35,9 @@ _SCHEMA = {
 def select_models(plan: RecipePlan) -> pl.DataFrame:
     """Return one line per row, dataset, test domain and trial: the selected model's `accuracy`, and its `run`.
 
-    `training`, its accuracy on the training domains, is null unless the test domain selected it. A trial counts only if
-    all its test domains are done: the mean over some of them is a different quantity.
+    `training`, its accuracy on the training domains, is null unless the test domain selected it. `is_collapsed` says
+    whether that accuracy is at chance level. A trial counts only if all its test domains are done: the mean over some
+    of them is a different quantity.
     """
     frames = [frame for row_plan in plan.row_plans for frame in [_select(row_plan)] if frame.height]
     return pl.concat([pl.DataFrame(schema=_SCHEMA), *frames]).unique(maintain_order=True)
@@ -50,6 +55,15 @@ def _select(row_plan: RowPlan) -> pl.DataFrame:
     training = pl.col("training") if is_oracle else pl.lit(None, pl.Float64).alias("training")
     frame = frame.filter(pl.col("trial").is_in(complete))
     return frame.with_columns(training, row=pl.lit(row_plan.row.name)).select(_SCHEMA.keys())
+
+
+def list_failures(plan: RecipePlan) -> dict[str, dict[PlannedRun, str]]:
+    """Return the failed runs of each row; see `find_failures`."""
+    failures: dict[str, dict[PlannedRun, str]] = {}
+    for each in plan.row_plans:
+        statuses = {run: RunFolder(run.folder).read_stored_status() for run in each.runs}
+        failures.setdefault(each.row.name, {}).update(find_failures(statuses))
+    return failures
 
 
 @dataclass(frozen=True)
@@ -198,31 +212,44 @@ class ClaimVerdict:
 
 
 def judge_claims(
-    recipe: Recipe, models: pl.DataFrame, claims: Collection[Claim] | None = None, *, is_sequential: bool = False
+    recipe: Recipe,
+    models: pl.DataFrame,
+    claims: Collection[Claim] | None = None,
+    *,
+    failures: Mapping[str, Mapping[PlannedRun, str]] | None = None,
+    is_sequential: bool = False,
 ) -> list[ClaimVerdict]:
     """Judge the claims of a recipe together, by the trials that both rows of a claim have.
 
     Args:
         claims: those that the planned runs can decide (default: all); they alone share the error level. The others are
             inconclusive.
+        failures: the failed runs of each row, see `list_failures`.
         is_sequential: whether trials are added until claims are decided; see `judge_differences`.
     """
     # Runs on a few training domains have a dataset name such as "pacs from photo".
-    models = models.with_columns(base=pl.col("dataset").str.split(" from ").list.first())
-    differences, finished = {}, {}
+    models = models.with_columns(base=pl.col("dataset").str.split(" from ").list.first(), algorithm="row")
+    paired, finished = {}, {}
     for claim in recipe.claims:
-        own = models.filter(pl.col("base").is_in(claim.datasets or recipe.datasets))
+        datasets = claim.datasets or recipe.datasets
+        own = models.filter(pl.col("base").is_in(datasets))
         better, worse = (own.filter(row=name) for name in (claim.better, claim.worse))
-        differences[claim] = average_differences(better, worse)
+        failed = {
+            run: error
+            for name in (claim.better, claim.worse)
+            for run, error in (failures or {}).get(name, {}).items()
+            if run.dataset.split(" from ")[0] in datasets
+        }
+        paired[claim] = pair_trials(better, worse, failed)
         pairs = better.join(worse, on=["dataset", "test_domain", "trial"], how="semi")
         finished[claim] = pairs["base"].unique().to_list()
-    judged = {claim.text: differences[claim] for claim in recipe.claims if claims is None or claim in claims}
+    judged = {claim.text: paired[claim] for claim in recipe.claims if claims is None or claim in claims}
     margin = MARGIN if recipe.margin is None else recipe.margin
     judgements = judge_differences(judged, margin=margin, is_sequential=is_sequential)
     return [
         _judge(claim, claim.datasets or recipe.datasets, finished[claim], judgements[claim.text])
         if claim.text in judgements
-        else _leave_open(claim, finished[claim], differences[claim])
+        else _leave_open(claim, finished[claim], paired[claim].differences)
         for claim in recipe.claims
     ]
 
@@ -238,7 +265,9 @@ def _leave_open(claim: Claim, finished: Collection[str], differences: Sequence[f
 def _judge(claim: Claim, datasets: Sequence[str], finished: Collection[str], judgement: Judgement) -> ClaimVerdict:
     verdict = judgement.verdict
     if judgement.estimate is None:
-        return ClaimVerdict(claim.text, verdict, "no trial with the same test domains of both finished", judgement)
+        problems = "" if judgement.paired.is_sound else f"; {describe_problems(judgement)}"
+        evidence = f"no trial with the same test domains of both finished{problems}"
+        return ClaimVerdict(claim.text, verdict, evidence, judgement)
     evidence = _format_evidence(judgement, claim)
     if len(finished) < len(datasets):
         verdict = "inconclusive" if claim.needs_all else verdict
@@ -247,14 +276,14 @@ def _judge(claim: Claim, datasets: Sequence[str], finished: Collection[str], jud
 
 
 def _format_evidence(judgement: Judgement, claim: Claim) -> str:
-    low_high = "" if judgement.interval is None else " [{:+z.1f}, {:+z.1f}]".format(*judgement.interval)
+    low_high = "(too few trials)" if judgement.interval is None else "[{:+z.1f}, {:+z.1f}]".format(*judgement.interval)
     trials = pluralize(judgement.trials, "trial")
-    text = f"{judgement.estimate:+z.1f}{low_high} points over {trials}, {claim.better} ahead in {judgement.wins}"
+    text = f"{judgement.estimate:+z.1f} {low_high} points over {trials}, {claim.better} ahead in {judgement.wins}"
+    if not judgement.paired.is_sound:
+        return f"{text}; {describe_problems(judgement)}"
     if judgement.verdict != "inconclusive":
         return text
-    if judgement.trials < 2:
-        return f"{text}; at least 2 trials needed"
-    return f"{text}; {judgement.trials_needed or f'more than {MAX_TRIALS}'} trials needed"
+    return f"{text}; {judgement.trials_needed or 'at least 2'} trials needed"
 
 
 def tabulate_verdicts(verdicts: Sequence[ClaimVerdict]) -> TextTable:

@@ -19,6 +19,7 @@ from domainwise.explain.plots.accuracy import plot_differences
 from domainwise.figures import render_figure, write_figure
 from domainwise.reports.formats import format_markdown_table
 from domainwise.reports.html import Answer, Picture, TextTable, write_page
+from domainwise.reports.significance import describe_problems
 from domainwise.reproduction.comparison import select_models
 from domainwise.reproduction.plan import RecipePlan, plan_recipe
 from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
@@ -26,7 +27,6 @@ from domainwise.reproduction.runner import ReproductionCallbacks, decide_claims
 from domainwise.selection.statistics import estimate_mean, format_percent, pluralize
 from domainwise.selection.verdicts import MARGIN, Judgement, check_margin
 from domainwise.storage.files import read_regular, write_atomic
-from domainwise.storage.run_folder import create_folder
 from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.sweeps.decision import MAX_TRIALS, Decision, parse_budget, rank_open_claims
 from domainwise.sweeps.engine import Engine
@@ -119,25 +119,28 @@ def study(
     config = RunConfig.of(dataset=dataset, algorithm=BASELINE, data_dir=data_dir, device=device, **settings)
     built = cache.build(config, callbacks.on_data)
     notes = check_data(built)
-    create_folder(folder.path)
-    stated = {name: str(settings.get(name, "default")) for name in given}
-    _claim(folder.path, {"dataset": built.name, **stated})
-    if len(built.domains) == 1:
-        return _describe_single_domain(config, built, folder.path, notes)
-    shift = _measure_shift(built, folder.path, config, callbacks)
-    steps = _choose_steps(steps, config, built, folder.path, seconds, workers, cache)
-    plan = _plan_study(built, config, settings, steps, folder.path, margin, callbacks, cache)
-    decision = decide_claims(
-        [plan],
-        folder,
-        engine=engine,
-        budget=max(1.0, (1 - _RESERVE) * seconds - (time.monotonic() - start)),
-        workers=workers,
-        max_trials=max_trials,
-        rank=rank_by_promise,
-        callbacks=callbacks,
-    )
-    return _write_study(plan.limit_trials(), decision, config, steps, built, shift, notes, folder.path)
+    stated: dict[str, Any] = {"dataset": built.name, **{name: str(settings.get(name, "default")) for name in given}}
+    if steps is not None:
+        stated["steps"] = steps
+    with folder.lock():
+        stored = _read_settings(folder, stated)
+        if len(built.domains) == 1:
+            return _describe_single_domain(config, built, folder.path, notes)
+        shift = _measure_shift(built, folder.path, config, callbacks, is_stored=bool(stored))
+        if steps is None:
+            steps = int(stored["steps"]) if "steps" in stored else _choose_steps(config, built, seconds, workers, cache)
+        write_atomic(folder.path / _SETTINGS_FILE, json.dumps({**stated, "steps": steps}, indent=2).encode())
+        plan = _plan_study(built, config, settings, steps, folder.path, margin, callbacks, cache)
+        decision = decide_claims(
+            [plan],
+            engine=engine,
+            budget=max(1.0, (1 - _RESERVE) * seconds - (time.monotonic() - start)),
+            workers=workers,
+            max_trials=max_trials,
+            rank=rank_by_promise,
+            callbacks=callbacks,
+        )
+        return _write_study(plan.limit_trials(), decision, config, steps, built, shift, notes, folder.path)
 
 
 def rank_by_promise(judgements: Mapping[str, Judgement], max_trials: int = MAX_TRIALS) -> list[str]:
@@ -183,19 +186,18 @@ def check_data(dataset: Dataset) -> list[str]:
     return notes
 
 
-def _claim(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write what the study is about into its folder, or check that it is the same as before; return what is stored."""
-    file = folder / _SETTINGS_FILE
-    stored = _read_json(file) if file.exists() else {}
-    for name in stored.keys() & settings.keys():
-        if stored[name] != settings[name]:
+def _read_settings(folder: SweepFolder, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the study is about, which must be as stated; empty if none of its runs has begun."""
+    if folder.plan_file.exists():
+        raise DomainwiseError(f"{folder.path} contains a sweep; choose another --output")
+    file = folder.path / _SETTINGS_FILE
+    stored = _read_json(file) if file.exists() and folder.has_begun else {}
+    for name in stored.keys() & stated.keys():
+        if stored[name] != stated[name]:
             raise DomainwiseError(
-                f"the study in {folder} has {name} {stored[name]}, not {settings[name]}; choose another --output"
+                f"the study in {folder.path} has {name} {stored[name]}, not {stated[name]}; choose another --output"
             )
-    merged = {**stored, **settings}
-    if merged != stored:
-        write_atomic(file, json.dumps(merged, indent=2).encode())
-    return merged
+    return stored
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -210,11 +212,11 @@ def _damaged(file: Path, error: Exception) -> DomainwiseError:
 
 
 def _measure_shift(
-    dataset: Dataset, folder: Path, config: RunConfig, callbacks: ReproductionCallbacks
+    dataset: Dataset, folder: Path, config: RunConfig, callbacks: ReproductionCallbacks, *, is_stored: bool
 ) -> ShiftReport | None:
     """Return the shift between the domains, measured once; None if there are too few images."""
     file = folder / _SHIFT_FILE
-    if file.exists():
+    if is_stored and file.exists():
         try:
             return msgspec.convert(_read_json(file), ShiftReport)
         except msgspec.ValidationError as error:
@@ -230,28 +232,17 @@ def _measure_shift(
     return shift
 
 
-def _choose_steps(
-    steps: int | None,
-    config: RunConfig,
-    dataset: Dataset,
-    folder: Path,
-    budget: float,
-    workers: int,
-    cache: DatasetCache,
-) -> int:
-    """Return the number of updates per run: that of the study so far, or one that suits the budget."""
-    stored = _claim(folder, {}).get("steps")
-    if steps is None and stored is None:
-        probe = replace(config, test_domains=_first_test_domains(dataset), steps=1, record_every=1)
-        costs: RunCosts = {}
-        estimate_seconds([probe], workers, costs=costs, datasets=cache)
-        (cost,) = costs.values()
-        batch_size = config.batch_size or int(dataset.defaults.get("batch_size", 32))
-        folds = sum(domain.role in (None, "test") for domain in dataset.domains) if _is_free(dataset) else 1
-        seconds_per_run = budget * workers / (_RUNS_PER_DOMAIN * folds)
-        affordable = (seconds_per_run - cost.start - cost.record) / (cost.image * batch_size)
-        steps = int(min(max(affordable, _MIN_STEPS), dataset.steps))
-    return int(_claim(folder, {"steps": steps if steps is not None else stored})["steps"])
+def _choose_steps(config: RunConfig, dataset: Dataset, budget: float, workers: int, cache: DatasetCache) -> int:
+    """Return the number of updates per run that suits the budget."""
+    probe = replace(config, test_domains=_first_test_domains(dataset), steps=1, record_every=1)
+    costs: RunCosts = {}
+    estimate_seconds([probe], workers, costs=costs, datasets=cache)
+    (cost,) = costs.values()
+    batch_size = config.batch_size or int(dataset.defaults.get("batch_size", 32))
+    folds = sum(domain.role in (None, "test") for domain in dataset.domains) if _is_free(dataset) else 1
+    seconds_per_run = budget * workers / (_RUNS_PER_DOMAIN * folds)
+    affordable = (seconds_per_run - cost.start - cost.record) / (cost.image * batch_size)
+    return int(min(max(affordable, _MIN_STEPS), dataset.steps))
 
 
 def _is_free(dataset: Dataset) -> bool:
@@ -377,7 +368,9 @@ def recommend_method(judgements: Mapping[str, Judgement]) -> tuple[str, str]:
     best = measured[name]
     if all(each.verdict != "inconclusive" for each in judgements.values()):
         return BASELINE, "Use plain ERM: no method is better by more than the margin."
-    needed = f"; about {best.trials_needed} trials would decide" if best.trials_needed else ""
+    needed = f"; {best.trials_needed} trials would decide" if best.trials_needed else ""
+    if not best.paired.is_sound:
+        needed = f"; {describe_problems(best)}"
     return BASELINE, (
         f"Use plain ERM for now: nothing is shown to be better. The best candidate is {name}, "
         f"{_format_gain(best)}{needed}. Rerun with a larger budget to continue."
@@ -385,8 +378,8 @@ def recommend_method(judgements: Mapping[str, Judgement]) -> tuple[str, str]:
 
 
 def _format_gain(judgement: Judgement) -> str:
-    interval = "" if judgement.interval is None else " ({:+z.1f} to {:+z.1f})".format(*judgement.interval)
-    return f"{judgement.estimate:+z.1f} points{interval} over {pluralize(judgement.trials, 'trial')}"
+    trials = pluralize(judgement.trials, "trial")
+    return f"{judgement.estimate:+z.1f} points ({judgement.format_interval()}) over {trials}"
 
 
 def _tabulate_methods(plan: RecipePlan, judgements: Mapping[str, Judgement]) -> TextTable:
@@ -404,12 +397,13 @@ def _tabulate_methods(plan: RecipePlan, judgements: Mapping[str, Judgement]) -> 
         if each is None:
             rows.append((row.name, accuracy, "", "", str(len(by_trial)), "baseline"))
             continue
-        interval = "" if each.interval is None else "{:+z.1f} to {:+z.1f}".format(*each.interval)
         points = "" if each.estimate is None else f"{each.estimate:+z.1f}"
-        rows.append((row.name, accuracy, points, interval, str(each.trials), each.verdict))
+        collapsed = "" if each.paired.is_sound else f", {each.paired.collapse_rate} trials collapsed"
+        rows.append((row.name, accuracy, points, each.format_interval(), str(each.trials), each.verdict + collapsed))
     notes = (
         "Accuracy on the domains that were not trained on, in percent, ± standard error over trials. Differences are "
         "over the trials that both have; all verdicts together are right with 95 % confidence, however often you look.",
+        *(f"{name}: {describe_problems(each)}." for name, each in judgements.items() if not each.paired.is_sound),
     )
     return TextTable("Methods", header, tuple(rows), notes=notes)
 

@@ -13,7 +13,7 @@ from domainwise.reproduction.recipe import Block, Claim, Recipe, Row, Scale
 from domainwise.storage.run_folder import RunFolder
 from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.spec import SweepSpec
-from domainwise.training.registry import DatasetCache, dataset_name, resolve_config
+from domainwise.training.registry import DatasetCache, dataset_name, find_algorithm, resolve_config
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,9 @@ def plan_recipe(
         )
     row_plans: list[RowPlan] = []
     skipped: dict[str, str] = {}
+    chosen = [row for row in recipe.rows if not rows or row.name in rows]
+    for row in chosen:  # before data is read, which may take minutes
+        find_algorithm(row.algorithm).Hparams.build(**row.hparams)
     cache = cache or DatasetCache()
     given = {"device": device, "data_dir": data_dir, "threads": threads}
     placement = {name: value for name, value in given.items() if value is not None}
@@ -161,7 +164,7 @@ def plan_recipe(
                 skipped[dataset] = str(error)
                 continue
             test_domains = _choose_test_domains(block, scale, built)
-            for row in [each for each in recipe.rows if not rows or each.name in rows]:
+            for row in chosen:
                 spec = _build_spec(block, row, dataset, scale, run_settings, test_domains)
                 subfolder = _name_runs(row, spec, block, _resolve_defaults(spec, row, placement, cache))
                 plan = plan_sweep(
@@ -183,7 +186,9 @@ def _merge_settings(scale: Scale, dataset: str, overrides: Mapping[str, Any]) ->
     is_pretrained = settings.get("weights", "none") != "none"
     settings |= {name: value for name, value in overrides.items() if name != "weights" or is_pretrained}
     image_size = settings.pop("image_size", None)
-    return settings if image_size is None else {**settings, "dataset_options": {"image_size": image_size}}
+    if image_size is not None:
+        settings["dataset_options"] = {**settings.get("dataset_options", {}), "image_size": image_size}
+    return settings
 
 
 def _choose_test_domains(block: Block, scale: Scale, built: Dataset) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from domainwise.reproduction.comparison import (
     compare_with_paper,
     judge_claims,
     list_datasets,
+    list_failures,
     select_models,
     tabulate_comparisons,
     tabulate_verdicts,
@@ -177,7 +178,9 @@ def _build_table(plan: RecipePlan) -> RecipeResult:
     table = tabulate_comparisons(compare_with_paper(plan.recipe, models), _format_title(plan))
     if not plan.recipe.claims:
         return RecipeResult(plan.recipe, (table,))
-    verdicts = tuple(judge_claims(plan.recipe, models, plan.claims, is_sequential=plan.is_sequential))
+    verdicts = tuple(
+        judge_claims(plan.recipe, models, plan.claims, failures=list_failures(plan), is_sequential=plan.is_sequential)
+    )
     figures = _plot_claims({each.claim: each for each in verdicts})
     return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), figures, verdicts=verdicts)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.reproduction.comparison import judge_claims, select_models
+from domainwise.reproduction.comparison import judge_claims, list_failures, select_models
 from domainwise.reproduction.plan import RecipePlan, merge_plans, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
 from domainwise.reproduction.results import RecipeResult, write_claims, write_result
 from domainwise.reproduction.smoke_data import write_smoke_data
 from domainwise.selection.verdicts import Judgement, check_margin
 from domainwise.storage.files import write_atomic
-from domainwise.storage.run_folder import RunFolder, RunStatus, create_folder
+from domainwise.storage.run_folder import RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.decision import MAX_TRIALS, Contest, Decision, parse_budget, run_contest
 from domainwise.sweeps.engine import Engine
@@ -111,9 +111,6 @@ def reproduce(
     seconds = None if budget is None else parse_budget(budget)
     size = find_scale(scale) if isinstance(scale, str) else scale
     folder = SweepFolder(Path(output) / size.name)
-    if until_decided and not report_only:
-        create_folder(folder.path)
-        write_atomic(folder.path / SEQUENTIAL_FILE, b"")
     # The results decide how many trials there are, so a report covers all of them.
     is_open_ended = until_decided or (report_only and (folder.path / SEQUENTIAL_FILE).exists())
     if is_open_ended:
@@ -134,16 +131,23 @@ def reproduce(
         on_data=callbacks.on_data,
     )
     if until_decided and not report_only:
-        decide_claims(
-            plans,
-            folder,
-            engine=engine,
-            budget=seconds,
-            workers=workers,
-            max_trials=max_trials,
-            retry_failed=retry_failed,
-            callbacks=callbacks,
-        )
+
+        def mark(runs: Plan) -> None:
+            write_atomic(folder.path / SEQUENTIAL_FILE, b"")
+            callbacks.on_runs(runs)
+
+        with folder.lock():
+            decide_claims(
+                plans,
+                engine=engine,
+                budget=seconds,
+                workers=workers,
+                max_trials=max_trials,
+                retry_failed=retry_failed,
+                callbacks=replace(callbacks, on_runs=mark),
+            )
+            write_atomic(folder.path / SEQUENTIAL_FILE, b"")
+        plans = [replace(plan, is_sequential=True) for plan in plans]
     if is_open_ended:
         plans, report_only = [plan.limit_trials() for plan in plans], True
     return run_recipe_plans(
@@ -153,7 +157,6 @@ def reproduce(
 
 def decide_claims(
     plans: Sequence[RecipePlan],
-    folder: SweepFolder,
     *,
     engine: Engine | None = None,
     budget: float | None = None,
@@ -165,7 +168,7 @@ def decide_claims(
 ) -> Decision:
     """Add trials to the rows of the claims that are open; arguments as of `reproduce` and `run_contest`.
 
-    The plans must have all trials that may be added.
+    The plans must have all trials that may be added, and their folder must be locked.
     """
     prefixes = {plan.recipe.key: f"{plan.recipe.key}: " if len(plans) > 1 else "" for plan in plans}
     claims = {prefixes[plan.recipe.key] + claim.text: (plan, claim) for plan in plans for claim in plan.claims}
@@ -185,7 +188,9 @@ def decide_claims(
         verdicts = (
             (prefixes[plan.recipe.key] + each.claim, each.judgement)
             for plan in plans
-            for each in judge_claims(plan.recipe, select_models(plan), plan.claims, is_sequential=True)
+            for each in judge_claims(
+                plan.recipe, select_models(plan), plan.claims, failures=list_failures(plan), is_sequential=True
+            )
         )
         return {name: judgement for name, judgement in verdicts if judgement is not None}
 
@@ -194,18 +199,17 @@ def decide_claims(
         run_plan(chosen, runner, on_status=callbacks.on_status, should_stop=stop)
 
     runner = engine or make_engine(workers=workers)
-    with folder.lock():
-        for planned in merge_plans(plan.runs for plan in plans) if retry_failed else ():
-            RunFolder(planned.folder).clear_failure()
-        decision = run_contest(
-            Contest(plan_trial, judge, run),
-            budget=budget,
-            workers=workers,
-            max_trials=max_trials,
-            rank=rank,
-            on_round=callbacks.on_note,
-            should_stop=callbacks.should_stop,
-        )
+    for planned in merge_plans(plan.runs for plan in plans) if retry_failed else ():
+        RunFolder(planned.folder).clear_failure()
+    decision = run_contest(
+        Contest(plan_trial, judge, run),
+        budget=budget,
+        workers=workers,
+        max_trials=max_trials,
+        rank=rank,
+        on_round=callbacks.on_note,
+        should_stop=callbacks.should_stop,
+    )
     callbacks.on_note(decision.reason)
     return decision
 
@@ -240,6 +244,7 @@ def plan_recipes(
     check_names("row of these recipes", rows, [row.name for recipe in chosen for row in recipe.rows])
     scale = find_scale(scale) if isinstance(scale, str) else scale
     folder = Path(output) / scale.name
+    SweepFolder(folder).check_place()
     if scale.name == "smoke":
         data_dir = write_smoke_data(folder / "data")
     cache = DatasetCache()

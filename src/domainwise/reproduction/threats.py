@@ -27,9 +27,12 @@ from domainwise.explain.corruptions import CORRUPTIONS, SEVERITIES, corrupt_imag
 from domainwise.perturbations.base import Norm
 from domainwise.perturbations.radius import parse_radius
 from domainwise.reports.html import TextTable
+from domainwise.reports.significance import describe_problems
 from domainwise.reproduction.plan import RecipePlan
+from domainwise.selection import read_runs
+from domainwise.selection.frame import SCHEMA
 from domainwise.selection.statistics import Estimate, aggregate_means, estimate_mean, format_percent, pluralize
-from domainwise.selection.verdicts import Judgement, judge_differences
+from domainwise.selection.verdicts import Judgement, PairedTrials, judge_differences
 from domainwise.storage.files import read_regular, write_atomic
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training.attacks import AttackName, AttackSettings, build_attack
@@ -53,6 +56,7 @@ _SCHEMA = {
     "trial": pl.Int64,
     **dict.fromkeys(("threat", "axis"), pl.String),
     "accuracy": pl.Float64,
+    "is_collapsed": pl.Boolean,
 }
 _DESCRIPTIONS = (
     f"Models of the last step. Clean, attacks, corruptions: at most {_MAX_IMAGES} holdout images per training domain. "
@@ -210,11 +214,16 @@ class _Measurement(msgspec.Struct):
 def read_threats(plan: RecipePlan) -> pl.DataFrame:
     """Return one line per dataset, row, trial and threat: the mean `accuracy` over the runs of the trial.
 
+    `is_collapsed` says whether one of them is at chance level on its training domains, after the last step.
     A trial counts only if all its runs are measured: the mean over some of its test domains is a different quantity.
     """
     known = _read_measurements(plan.folder / MEASUREMENTS)
     lines = []
     for row_plan in plan.row_plans:
+        finished = row_plan.list_finished()
+        records = read_runs(finished).frame if finished else pl.DataFrame(schema=SCHEMA)
+        last = records.filter(pl.col("step") == pl.col("step").max().over("run"))
+        collapsed = set(last.filter("is_collapsed")["trial"])
         for trial in dict.fromkeys(run.trial for run in row_plan.runs):
             folders = [run.folder for run in row_plan.runs if run.trial == trial]
             keys = [_identify(folder) for folder in folders if RunFolder(folder).is_done]
@@ -223,7 +232,7 @@ def read_threats(plan: RecipePlan) -> pl.DataFrame:
                 place = (dataset_name(row_plan.dataset), row_plan.row.name, trial)
                 for threat in THREATS:
                     mean = statistics.fmean(each[threat.name] for each in measured)
-                    lines.append((*place, threat.name, threat.axis, mean))
+                    lines.append((*place, threat.name, threat.axis, mean, trial in collapsed))
     return pl.DataFrame(lines, schema=_SCHEMA, orient="row")
 
 
@@ -240,14 +249,24 @@ def list_differences(frame: pl.DataFrame) -> dict[tuple[str, str], list[float]]:
 
 def compare_with_reference(frame: pl.DataFrame) -> dict[tuple[str, str], Judgement]:
     """Judge, by row and threat, whether a row of one dataset is above the reference; the rows of a threat together."""
-    differences = list_differences(frame)
+    by_threat: dict[str, dict[str, PairedTrials]] = {}
+    for (row, threat), differences in list_differences(frame).items():
+        collapsed = _find_collapses(frame, row)
+        problems = tuple(f"{name} in trial {trial} is at chance level" for trial, name in collapsed)
+        trials = {trial for trial, _ in collapsed}
+        by_threat.setdefault(threat, {})[row] = PairedTrials(differences, len(trials), problems=problems)
     return {
-        (row, threat.name): judgement
-        for threat in THREATS
-        for row, judgement in judge_differences(
-            {row: values for (row, name), values in differences.items() if name == threat.name}
-        ).items()
+        (row, threat): judgement
+        for threat, paired in by_threat.items()
+        for row, judgement in judge_differences(paired).items()
     }
+
+
+def _find_collapses(frame: pl.DataFrame, row: str) -> list[tuple[int, str]]:
+    """Return the trials in which a run of the row or of the reference collapsed, and which: of those that both have."""
+    shared = set(frame.filter(row=row)["trial"]) & set(frame.filter(row=REFERENCE)["trial"])
+    own = frame.filter("is_collapsed", pl.col("row").is_in([row, REFERENCE]), pl.col("trial").is_in(shared))
+    return own.select("trial", "row").unique(maintain_order=True).rows()
 
 
 def correlate_axes(frame: pl.DataFrame) -> dict[tuple[Axis, Axis], Estimate]:
@@ -294,15 +313,20 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
         compared = dict.fromkeys(row for row, _ in judgements)
         note = (
             "Mean difference per trial, with simultaneous 95 % intervals per column; ▲ and ▼ mark those that exclude "
-            "0. No interval: too few trials, or no spread."
+            "0. No interval: too few trials, or no spread. No marks where runs collapsed."
         )
+        first = {row: judgements[row, CLEAN.name] for row in compared}
+        notes = [f"{row}: {describe_problems(each)}." for row, each in first.items() if not each.paired.is_sound]
         tables.append(
             TextTable(
                 f"Difference to {REFERENCE} on {dataset}, points",
                 header,
-                tuple((row, *(_format_judgement(judgements[row, name]) for name in names)) for row in compared),
+                tuple(
+                    (_label_row(row, judgements), *(_format_judgement(judgements[row, name]) for name in names))
+                    for row in compared
+                ),
                 len(names),
-                (note,),
+                (note, *notes),
             )
         )
     if correlations := correlate_axes(frame):
@@ -317,6 +341,11 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
     return tables
 
 
+def _label_row(row: str, judgements: Mapping[tuple[str, str], Judgement]) -> str:
+    paired = judgements[row, CLEAN.name].paired
+    return row if paired.is_sound else f"{row} ({paired.collapse_rate} trials collapsed)"
+
+
 def _format_judgement(judgement: Judgement) -> str:
     if judgement.estimate is None:
         return ""
@@ -325,6 +354,7 @@ def _format_judgement(judgement: Judgement) -> str:
         return text
     low, high = judgement.interval
     mark = "▲ " if low > 0 else "▼ " if high < 0 else ""
+    mark = mark if judgement.paired.is_sound else ""
     return f"{mark}{text} [{low:+.1f}, {high:+.1f}]"
 
 

@@ -10,6 +10,7 @@ from domainwise.selection.metrics import read_values
 from domainwise.selection.score import (
     attacked_score,
     dataset_label,
+    is_at_chance,
     training_error,
     training_score,
     validation_score,
@@ -32,6 +33,7 @@ SCHEMA: Mapping[str, Any] = {
     "is_warmup": pl.Boolean,
     "training": pl.Float64,
     "training_error": pl.Float64,
+    "is_collapsed": pl.Boolean,
     "attacked": pl.Float64,
     "validation": pl.Float64,
     "main": pl.Float64,
@@ -53,6 +55,7 @@ def build_frame(records: Iterable[tuple[str, Mapping[str, Any]]], metric: str = 
         epsilon, epsilon_unit: the radius of the method, null if it has none, and its unit, such as `rms`.
         is_warmup: whether the radius was still growing towards epsilon.
         training, training_error: mean accuracy on the training domains' holdouts, and its standard error.
+        is_collapsed: whether the accuracy there is no better than guessing, whatever the metric; null if unknown.
         attacked: the same mean under a domain-wise attack.
         validation: mean accuracy on whole validation domains.
         main, holdout: accuracy on the two parts of the test domain. Accuracies that were not measured are null.
@@ -77,6 +80,7 @@ def record_rows(
     *,
     holdout_sizes: Sequence[int] = (),
     steps: int | None = None,
+    chance: float | None = None,
     metric: str = "accuracy",
 ) -> list[Row]:
     """Return one row per test domain.
@@ -84,6 +88,7 @@ def record_rows(
     Args:
         holdout_sizes: number of holdout images per training domain, if known.
         steps: number of steps of the run, if known.
+        chance: accuracy of guessing on the training domains, if known.
         metric: what the numbers of a row are.
     """
     values, test_domains = read_values(record, metric), list(record["test_domains"])
@@ -95,6 +100,7 @@ def record_rows(
     is_warmup = record["step"] + 1 < _count_warmup_steps(hparams.get("warmup"), steps)
     scores = (
         *(training_score(record, metric), training_error(record, holdout_sizes, metric)),
+        is_at_chance(record, chance, holdout_sizes),
         *(attacked_score(record, metric), validation_score(record, metric)),
     )
     return [

@@ -2,9 +2,9 @@
 
 Each rule is a pure function of the frame that `build_frame` builds. It returns one row per (dataset, algorithm, test
 domain, trial): the `draw` of the hyperparameters and the `step` it chose by which `score`, its `accuracy` on the test
-domain's main part and on the `training` domains' holdouts, and from how many `draws` it was chosen. Ties go to the
-larger draw and, within a run, to the earlier step: DomainBed's rule. In the frame of another metric, all of these are
-of that metric; `select_models` also knows which way is better.
+domain's main part and on the `training` domains' holdouts, whether it `is_collapsed` there, and from how many `draws`
+it was chosen. Ties go to the larger draw and, within a run, to the earlier step: DomainBed's rule. In the frame of
+another metric, all of these are of that metric; `select_models` also knows which way is better.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +118,7 @@ def _choose_best(scored: pl.DataFrame, order: Sequence[str] = ("score",)) -> pl.
             pl.col("position", "draw", "step", "score", "run").first(),
             accuracy=pl.col("main").first(),
             training=pl.col("training").first(),
+            is_collapsed=pl.col("is_collapsed").first(),
             draws=pl.col("draw").n_unique(),
         )
         .sort("dataset", "algorithm", "position", "trial")

@@ -142,12 +142,31 @@ def _read_facts(run: StoredRun) -> dict[str, Any]:
     """Return what the config says about a run's records: the keyword arguments of `record_rows`."""
     if run.is_domainbed:
         return {}
-    sizes, steps = run.config["data"].get("domain_sizes"), run.config["config"].get("steps")
+    data, steps = run.config["data"], run.config["config"].get("steps")
+    sizes, classes = data.get("domain_sizes"), data.get("classes")
     return {
         # The sizes of the main parts are stored; a holdout has a quarter of that.
         "holdout_sizes": [size // 4 for size in sizes] if isinstance(sizes, list) else [],
         "steps": steps if isinstance(steps, int) else None,
+        # Runs from before it was stored have only the number of classes.
+        "chance": data.get("chance") or (1 / len(classes) if classes else None),
     }
+
+
+def find_failures(planned: Mapping[PlannedRun, RunStatus]) -> dict[PlannedRun, str]:
+    """Return a failed run, with its error, of each cell that has no model because of it.
+
+    Of several hyperparameter draws, one that is done or may still be is enough.
+    """
+    cells: dict[tuple[object, ...], dict[PlannedRun, RunStatus]] = {}
+    for run, status in planned.items():
+        cells.setdefault((run.dataset, run.algorithm, run.test_domains, run.trial), {})[run] = status
+    failures: dict[PlannedRun, str] = {}
+    for cell in cells.values():
+        failed = {run: status.error for run, status in cell.items() if status.state == "failed"}
+        if failed and all(status.state in ("failed", "stopped") for status in cell.values()):
+            failures |= [*failed.items()][:1]
+    return failures
 
 
 def _describe_mixtures(frame: pl.DataFrame, backbones: Mapping[str, BackboneSettings]) -> list[str]:

@@ -8,6 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from domainwise.selection.metrics import read_values
 
+# A run that guesses is this many standard errors above chance in one of a hundred cases.
+_GUESSING_ERRORS = 2.326
+
 
 def selection_score(record: Mapping[str, Any]) -> float:
     """Return the score that a run's best model has the highest of: `validation` if there is one, else `training`."""
@@ -62,6 +65,24 @@ def binomial_variance(accuracy: ArrayLike, images: ArrayLike) -> NDArray[np.floa
     rates = (accuracies * sizes + 1) / (sizes + 2)
     variance: NDArray[np.float64] = rates * (1 - rates) / sizes
     return variance
+
+
+def is_at_chance(record: Mapping[str, Any], chance: float | None, holdout_sizes: Sequence[int] = ()) -> bool | None:
+    """Return whether `training_score` is one that guessing reaches: the run has collapsed. None if chance is unknown.
+
+    The test is one-sided, at an error level of 1 %, and looks at no test domain.
+
+    Args:
+        chance: the accuracy of guessing on the training domains.
+        holdout_sizes: number of holdout images per training domain. Without them, only scores up to `chance` count.
+    """
+    score, count = training_score(record), len(record["train_domains"])
+    if chance is None or score is None:
+        return None
+    error = 0.0
+    if len(holdout_sizes) == count and min(holdout_sizes) > 0:
+        error = float(np.sqrt(np.sum(chance * (1 - chance) / np.asarray(holdout_sizes)))) / count
+    return score <= chance + _GUESSING_ERRORS * error
 
 
 def dataset_label(name: str, train_domains: Sequence[str], roles: str | None) -> str:

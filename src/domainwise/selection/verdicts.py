@@ -14,8 +14,14 @@ Verdict = Literal["holds", "does not hold", "no practical difference", "inconclu
 MARGIN = 1.0
 LEVEL = 0.05
 POWER = 0.8
-# `Judgement.trials_needed` is None beyond.
+# More trials than that are not counted.
 MAX_TRIALS = 1000
+# With fewer trials, the spread is too uncertain for an upper end of the number of trials needed.
+MIN_PILOT = 5
+# Error level of the interval of the spread that this number is estimated from.
+_PILOT_LEVEL = 0.2
+# All accuracies in points are in a range of this width, so a wider interval says nothing.
+MAX_WIDTH = 100.0
 # c^2 of the sequential test, which expects effect sizes of about 1 / c. Close to the most powerful value for effects of
 # .5 to 2 and at most 20 trials (`benchmarks/sequential_test.py`).
 PRIOR_PRECISION = 0.5
@@ -25,18 +31,67 @@ _NUM_QUANTILES = 50
 
 
 @dataclass(frozen=True)
+class TrialsNeeded:
+    """The number of trials, in total, that decides a claim: a range, as the spread between trials is estimated.
+
+    Args:
+        low, high: for the ends of an 80 % interval of the spread; None beyond `MAX_TRIALS`. `high` is also None with
+            fewer than `MIN_PILOT` trials.
+    """
+
+    low: int | None
+    high: int | None
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return f"more than {MAX_TRIALS}"
+        if self.high is None:
+            return f"at least {self.low}"
+        return f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class PairedTrials:
+    """The trials that two methods have in common.
+
+    Args:
+        differences: A - B in points, one per trial.
+        collapsed: number of these trials in which a run is at chance level, or failed.
+        failed: number of further trials, which have no difference because a run failed.
+        problems: the runs that collapsed or failed, one line each.
+    """
+
+    differences: Sequence[float]
+    collapsed: int = 0
+    failed: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no run collapsed or failed."""
+        return self.collapsed == self.failed == 0
+
+    @property
+    def collapse_rate(self) -> str:
+        """In how many of the trials a run collapsed or failed, such as `2 of 10`."""
+        return f"{self.collapsed + self.failed} of {len(self.differences) + self.failed}"
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What the trials say about one claim "A is above B".
 
     Args:
         estimate: mean difference A - B in points; None without trials.
-        interval: confidence interval of the mean difference; None if there are too few trials for one.
+        interval: confidence interval of the mean difference; None if there are too few trials for one, or for one that
+            is narrower than all accuracies.
         level: error level of the interval, after sharing it between all claims.
         margin: largest difference without practical importance, in points.
         wins: number of trials in which A is above B.
         trials_needed: for an inconclusive claim, the number of trials in total that decide it with a probability of
-            80 % if the observed mean and spread are the true ones; None for fewer than 2 trials and beyond
-            `MAX_TRIALS`.
+            80 % if the observed mean is the true one; None for fewer than 2 trials, and if runs collapsed or failed.
+        paired: what was judged. If runs collapsed or failed, the verdict is "inconclusive": the interval is not valid,
+            and trials that failed are missing for a reason.
     """
 
     estimate: float | None
@@ -46,11 +101,27 @@ class Judgement:
     trials: int
     wins: int
     verdict: Verdict
-    trials_needed: int | None = None
+    trials_needed: TrialsNeeded | None
+    paired: PairedTrials
+
+    def format_interval(self) -> str:
+        """Return `-0.3 to +1.2`, or `too few trials`; empty without a trial."""
+        if self.interval is None:
+            return "too few trials" if self.trials else ""
+        return "{:+z.1f} to {:+z.1f}".format(*self.interval)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more trials may change what is known: the interval decides nothing so far.
+
+        A single trial that failed does not close a claim, but it is closed if most of several did.
+        """
+        has_failed = self.paired.failed > max(1, self.trials)
+        return not has_failed and decide_verdict(self.interval, self.margin) == "inconclusive"
 
 
 def judge_differences(
-    by_claim: Mapping[str, Sequence[float]],
+    by_claim: Mapping[str, Sequence[float] | PairedTrials],
     *,
     margin: float = MARGIN,
     level: float = LEVEL,
@@ -69,8 +140,8 @@ def judge_differences(
     is, at most P intervals at this or a lower level exclude 0, so no interval ever gets a higher level.
 
     Args:
-        by_claim: differences A - B in points, one per trial, maybe none. Include every claim that is going to be
-            judged, also those without trials so far.
+        by_claim: differences A - B in points, one per trial, maybe none; with the runs that collapsed or failed, if
+            they are known. Include every claim that is going to be judged, also those without trials so far.
         margin: largest difference without practical importance, in points.
         level: probability of any wrong verdict.
         is_sequential: whether results are looked at, and trials added, until claims are decided. Without, the number
@@ -79,16 +150,17 @@ def judge_differences(
     check_margin(margin)
     if not 0 < level < 1:
         raise DomainwiseError(f"level must be between 0 and 1, got {level:g}")
-    samples = {claim: _to_array(values) for claim, values in by_claim.items()}
+    paired = {claim: each if isinstance(each, PairedTrials) else PairedTrials(each) for claim, each in by_claim.items()}
+    samples = {claim: _to_array(each.differences) for claim, each in paired.items()}
     count = -1
     intervals: dict[str, tuple[float, float] | None] = {}
-    while count != (signed := sum(_has_sign(interval) for interval in intervals.values())):
+    while count != (signed := sum(_has_sign(paired[claim], interval) for claim, interval in intervals.items())):
         count = signed
         shared = share_level(level, len(samples), signed, is_sequential=is_sequential)
         intervals = {
             claim: estimate_interval(values, shared, is_sequential=is_sequential) for claim, values in samples.items()
         }
-    return {claim: _judge(values, intervals[claim], margin, shared, is_sequential) for claim, values in samples.items()}
+    return {claim: _judge(each, intervals[claim], margin, shared, is_sequential) for claim, each in paired.items()}
 
 
 def check_margin(margin: float) -> None:
@@ -110,7 +182,7 @@ def share_level(level: float, claims: int, signed: int, *, is_sequential: bool =
 def estimate_interval(
     differences: Sequence[float] | NDArray[np.float64], level: float = LEVEL, *, is_sequential: bool = False
 ) -> tuple[float, float] | None:
-    """Return the confidence interval of the mean difference, or None if it is unbounded.
+    """Return the confidence interval of the mean difference, or None if it is unbounded or wider than 100 points.
 
     If all differences are equal, the interval is a point, but only from the number of trials on at which a sign test
     would be significant, 2^(1 - trials) <= level: a spread of 0 over few trials says little where accuracies are
@@ -122,6 +194,8 @@ def estimate_interval(
     mean, spread = _summarize(values)
     factor = float(compute_width_factors(len(values), level, is_sequential=is_sequential))
     if not np.isfinite(factor) or (spread == 0 and not _is_sign_test_significant(len(values), level)):
+        return None
+    if 2 * factor * spread > MAX_WIDTH:
         return None
     return mean - factor * spread, mean + factor * spread
 
@@ -172,29 +246,27 @@ def decide_verdict(interval: tuple[float, float] | None, margin: float = MARGIN)
 
 
 def count_trials_needed(
-    differences: Sequence[float] | NDArray[np.float64],
+    mean: float,
+    spread: float,
     *,
+    above: int = 1,
     margin: float = MARGIN,
     level: float = LEVEL,
     is_sequential: bool = False,
 ) -> int | None:
-    """Return the number of trials, more than there are, whose interval decides with a probability of 80 %.
+    """Return the number of trials whose interval decides with a probability of 80 %; None beyond `MAX_TRIALS`.
 
-    The observed mean and spread are taken as the true ones. Of a sequential test only the look after the last trial
-    counts, so it may well decide earlier.
+    Of a sequential test only the look after the last trial counts, so it may well decide earlier.
 
-    Returns:
-        None for fewer than 2 differences, and beyond `MAX_TRIALS`.
+    Args:
+        mean, spread: the true mean and standard deviation of the difference.
+        above: the number of trials that there are.
     """
-    values = _to_array(differences)
-    if len(values) < 2:
-        return None
-    mean, spread = _summarize(values)
 
     def measure_power(trials: int) -> float:
         return _measure_power(mean, spread, trials, margin, level, is_sequential)
 
-    candidates = range(len(values) + 1, MAX_TRIALS + 1)
+    candidates = range(above + 1, MAX_TRIALS + 1)
     index = bisect_left(candidates, POWER, key=measure_power)
     return candidates[index] if index < len(candidates) else None
 
@@ -220,22 +292,45 @@ def _measure_power(mean: float, spread: float, trials: int, margin: float, level
 
 
 def _judge(
-    values: NDArray[np.float64],
+    paired: PairedTrials,
     interval: tuple[float, float] | None,
     margin: float,
     level: float,
     is_sequential: bool,
 ) -> Judgement:
-    verdict = decide_verdict(interval, margin)
+    values = _to_array(paired.differences)
+    verdict = decide_verdict(interval, margin) if paired.is_sound else "inconclusive"
     needed = None
-    if verdict == "inconclusive":
-        needed = count_trials_needed(values, margin=margin, level=level, is_sequential=is_sequential)
-    estimate = float(values.mean()) if len(values) else None
-    return Judgement(estimate, interval, level, margin, len(values), int((values > 0).sum()), verdict, needed)
+    if verdict == "inconclusive" and paired.is_sound and len(values) > 1:
+        needed = _estimate_trials_needed(values, margin, level, is_sequential)
+    return Judgement(
+        float(values.mean()) if len(values) else None,
+        *(interval, level, margin, len(values), int((values > 0).sum()), verdict, needed, paired),
+    )
 
 
-def _has_sign(interval: tuple[float, float] | None) -> bool:
-    return interval is not None and (interval[0] > 0 or interval[1] < 0)
+def _estimate_trials_needed(
+    values: NDArray[np.float64], margin: float, level: float, is_sequential: bool
+) -> TrialsNeeded:
+    from scipy.special import chdtri
+
+    mean, spread = _summarize(values)
+    freedom = len(values) - 1
+    low, high = (
+        count_trials_needed(
+            *(mean, spread * float(np.sqrt(freedom / chdtri(freedom, tail)))),
+            above=len(values),
+            margin=margin,
+            level=level,
+            is_sequential=is_sequential,
+        )
+        for tail in (_PILOT_LEVEL / 2, 1 - _PILOT_LEVEL / 2)
+    )
+    return TrialsNeeded(low, high if len(values) >= MIN_PILOT else None)
+
+
+def _has_sign(paired: PairedTrials, interval: tuple[float, float] | None) -> bool:
+    return paired.is_sound and interval is not None and (interval[0] > 0 or interval[1] < 0)
 
 
 def _to_array(differences: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from domainwise.errors import DomainwiseError, format_error
+from domainwise.storage.hub import VERSION_FILE, find_version
 from domainwise.storage.run_folder import (
+    RUN_FILES,
     Record,
     RunFolder,
     RunStatus,
@@ -18,7 +20,7 @@ from domainwise.storage.run_folder import (
     read_record_file,
 )
 from domainwise.storage.schemas import SCHEMA, check_record, parse_domainbed_line
-from domainwise.storage.sweep_folder import PLAN_FILE, SweepFolder
+from domainwise.storage.sweep_folder import PLAN_FILE, SWEEP_FILES, SweepFolder
 
 # A run has one of these next to its config at any time: when it starts, while it trains, and when it is done.
 _BESIDE_CONFIG = frozenset((".lock", "records.jsonl", "done"))
@@ -153,6 +155,20 @@ def discover(paths: Sequence[Path]) -> Discovery:
     return Discovery(list(runs.values()), list(sweeps.values()))
 
 
+def check_output(path: Path) -> None:
+    """Raise an error if a file that the user has named would be one of a run or a sweep, whether it exists or not.
+
+    Files with other names may be next to these.
+    """
+    folder = Path(os.path.realpath(path.parent))
+    own = {_DOMAINBED_FILE: (_DOMAINBED_FILE,), "config.json": RUN_FILES, PLAN_FILE: SWEEP_FILES}
+    names = {name for marker, names in own.items() if (folder / marker).exists() for name in names}
+    is_perturbation = folder.name == "perturbations" and (folder.parent / "config.json").exists()
+    # Some file systems take names in capitals for the same.
+    if path.name.lower() in names or (is_perturbation and path.suffix.lower() == ".safetensors"):
+        raise DomainwiseError(f"{path} is a file of a run or sweep; choose another output")
+
+
 def convert_domainbed(line: Mapping[str, Any]) -> Record:
     """Convert a line of DomainBed's `results.jsonl` to a record; raise LookupError or TypeError for anything else.
 
@@ -218,6 +234,9 @@ def _walk(path: Path) -> Iterator[tuple[str, Path, frozenset[str]]]:
             subfolders.clear()
             continue
         seen.add(real)
+        if VERSION_FILE in files:
+            # Former versions of a model are no results.
+            subfolders[:], files = [find_version(Path(folder)).name], []
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         yield real, Path(folder), frozenset(files)
 

@@ -67,18 +67,23 @@ def write_csv(path: Path, frame: "pl.DataFrame") -> None:
     write_atomic(path, frame.with_columns(texts).write_csv().encode())
 
 
-def read_regular(path: Path, limit: int | None = 2**30) -> bytes:
+def read_regular(path: Path, limit: int | None = 2**30, *, follow_links: bool = True) -> bytes:
     """Return the content of a regular file; a pipe or device, which may never end, is an error.
 
     Args:
         limit: number of bytes that the file may have; by default, more than any text needs.
+        follow_links: without it, a link is an error.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
     """
     # Opening a pipe that nobody writes to would block forever.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "rb") as file:
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow_links:
+        if path.is_symlink():
+            raise DomainwiseError(f"{path} is a link; expected the file itself")
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         _check_regular(path, status)
         if limit is not None and status.st_size > limit:

@@ -4,27 +4,31 @@
     best.safetensors                    the weights; last.safetensors if asked for
     README.md                           the model card
 
-In a folder, owner/name is FOLDER/owner/name. No file is ever unpickled, and `huggingface_hub` is imported on first use.
+A folder has these files for every version of a model, so that whoever reads one sees nothing of another:
+
+    FOLDER/owner/name/version-ID/       what one push wrote; never changed
+    FOLDER/owner/name/current-version   the name of the version to load
+
+No file is ever unpickled, and `huggingface_hub` is imported on first use.
 """
 
-import io
 import os
 import re
+import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import domainwise
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
 from domainwise.storage.files import (
     LockedError,
-    check_regular,
     hold_lock,
-    open_atomic,
+    read_regular,
     remove_partial_files,
     write_atomic,
 )
@@ -33,7 +37,13 @@ from domainwise.storage.run_folder import RunFolder, Which, create_folder
 PREFIX = "hf:"
 HUB_VARIABLE = "DOMAINWISE_HUB"
 CARD_FILE = "README.md"
+VERSION_FILE = "current-version"
+_VERSION = re.compile(r"version-[0-9a-f]{16}")
+# Seconds for which a version that was replaced stays, for those who had already found it.
+_GRACE = 3600
+# `done` comes last: it says that all the others are there.
 _RUN_FILES = ("config.json", "records.jsonl", "done")
+_MODEL_FILES = frozenset((*_RUN_FILES, CARD_FILE, *(f"{which}.safetensors" for which in get_args(Which))))
 # The Hub's own rules; no part can be `..` or leave the folder of a local hub in any other way.
 _PART = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_PART}/{_PART}", re.ASCII)
@@ -71,7 +81,7 @@ def find_run(run: str | Path, which: Which = "best", hub: str | Path | None = No
     """
     text = os.fspath(run).replace(os.sep, "/")
     if not text.startswith(PREFIX):
-        return Path(run)
+        return find_version(Path(run))
     model = parse_name(text)
     folder = _find_hub_folder(hub)
     path = _download(model, which) if folder is None else _find_in_folder(model, folder)
@@ -95,8 +105,8 @@ def push_run(
 ) -> str:
     """Write a finished run to owner/name, replacing the model that is there, and return where it is.
 
-    On the Hub that is one commit. In a folder, every file is replaced atomically, and the model counts as incomplete
-    until the last one is there.
+    All files are checked before anything is written. The old model is there until all of the new one is: on the Hub a
+    push is one commit, and in a folder a new version.
 
     Args:
         card: text of README.md.
@@ -114,15 +124,35 @@ def push_run(
     for each in weights:
         if not source.has_weights(each):
             raise DomainwiseError(f"the run in {source.path} has no {each}.safetensors")
-    # `done` comes last: it says that all the others are there.
-    files = [*(source.weights_file(each) for each in weights), *(source.path / each for each in _RUN_FILES)]
-    for file in files:
-        check_regular(file)
-    stale = [f"{each}.safetensors" for each in get_args(Which) if each not in weights]
+    names = (*(source.weights_file(each).name for each in weights), *_RUN_FILES)
+    # What was checked is what is pushed, even if a file changes meanwhile.
+    files = {name: _read_source(source.path / name) for name in names}
+    source.check_finished(files)
+    files = {CARD_FILE: card.encode(), **files}
     folder = _find_hub_folder(hub)
     if folder is not None:
-        return str(_push_to_folder(model, folder, files, stale, card))
-    return _upload(model, files, stale, card, private)
+        return str(_push_to_folder(model, folder, files))
+    return _upload(model, files, private)
+
+
+def find_version(path: Path) -> Path:
+    """Return the folder with the current version of a model in a hub folder; any other path is returned as it is."""
+    pointer = path / VERSION_FILE
+    try:
+        name = read_regular(pointer).decode(errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    if not _VERSION.fullmatch(name):
+        raise DomainwiseError(f"{pointer} is damaged: expected the name of a version; push the model again")
+    return path / name
+
+
+def _read_source(file: Path) -> bytes:
+    """Return the content of a file to push. A link is an error, because any file of the user's could be behind it."""
+    real = Path(os.path.realpath(file))
+    # In the cache of the Hub's client, snapshots/COMMIT/FILE is a link to blobs/HASH.
+    is_cached = real.parent == Path(os.path.realpath(file.parent / "../..")) / "blobs"
+    return read_regular(real if is_cached else file, limit=None, follow_links=False)
 
 
 def _find_hub_folder(hub: str | Path | None) -> Path | None:
@@ -134,8 +164,7 @@ def _find_hub_folder(hub: str | Path | None) -> Path | None:
     return Path(folder)
 
 
-def _place_in_folder(model: HubName, hub: Path) -> Path:
-    path = hub / model.name
+def _check_inside(path: Path, hub: Path) -> Path:
     if not path.resolve().is_relative_to(hub.resolve()):
         raise DomainwiseError(f"{path} is a link to another place; a model must be inside the hub folder {hub}")
     return path
@@ -144,32 +173,66 @@ def _place_in_folder(model: HubName, hub: Path) -> Path:
 def _find_in_folder(model: HubName, hub: Path) -> Path:
     if model.revision is not None:
         raise DomainwiseError(f"{model}: the hub folder {hub} has no revisions; leave out @{model.revision}")
-    path = _place_in_folder(model, hub)
+    path = _check_inside(hub / model.name, hub)
     if not path.is_dir():
         raise DomainwiseError(f"{model} not found in the hub folder {hub}")
-    if not RunFolder(path).is_done:
+    version = _check_inside(find_version(path), hub)
+    if not RunFolder(version).is_done:
         raise DomainwiseError(f"{model} in the hub folder {hub} is incomplete; push it again")
-    return path
+    return version
 
 
-def _push_to_folder(model: HubName, hub: Path, files: Sequence[Path], stale: Sequence[str], card: str) -> Path:
-    path = _place_in_folder(model, hub)
+def _push_to_folder(model: HubName, hub: Path, files: Mapping[str, bytes]) -> Path:
+    path = _check_inside(hub / model.name, hub)
     create_folder(path)
-    if path.samefile(files[0].parent):
-        raise DomainwiseError(f"{path} is the run itself; nothing to push")
+    _check_no_foreign_files(path)
+    version = path / f"version-{secrets.token_hex(8)}"
     try:
         with hold_lock(path / ".lock"):
-            RunFolder(path).done_file.unlink(missing_ok=True)
-            remove_partial_files(path)
-            for name in stale:
-                (path / name).unlink(missing_ok=True)
-            write_atomic(path / CARD_FILE, card.encode())
-            for file in files:
-                with open(file, "rb") as content, open_atomic(path / file.name) as copy:
-                    shutil.copyfileobj(content, copy)
+            try:
+                version.mkdir()
+                for name, content in files.items():
+                    write_atomic(version / name, content)
+                write_atomic(path / VERSION_FILE, f"{version.name}\n".encode())
+            finally:
+                if find_version(path) != version:
+                    shutil.rmtree(version, ignore_errors=True)
+            _remove_old_versions(path)
     except LockedError as error:
         raise DomainwiseError(f"another push to {path} is under way") from error
     return path
+
+
+def _check_no_foreign_files(path: Path) -> None:
+    """Raise an error if a folder has anything but a model; earlier versions wrote its files into the folder itself."""
+    names = {each.name for each in path.iterdir() if not each.name.startswith(".")}
+    names = {name for name in names if not _VERSION.fullmatch(name)}
+    # Without its card it may be somebody's run, and a card alone may be anything.
+    is_model = VERSION_FILE in names or {CARD_FILE, "config.json"} <= names
+    foreign = names - {VERSION_FILE, *_MODEL_FILES} if is_model else names
+    if foreign:
+        raise DomainwiseError(
+            f"{path} contains files that are not a model ({min(foreign)} ...); choose another name, or delete them"
+        )
+
+
+def _remove_old_versions(path: Path) -> None:
+    """Remove what a push that was killed left behind, and the versions that were replaced more than an hour ago."""
+    current = find_version(path)
+    # `path` itself is the version that an earlier domainwise wrote.
+    versions = [path, *(each for each in path.iterdir() if _VERSION.fullmatch(each.name))]
+    written = {each: RunFolder(each).done_file.stat().st_mtime for each in versions if RunFolder(each).is_done}
+    # The newest of those that are older than an hour was replaced within the hour.
+    oldest = max((time for time in written.values() if time <= written[current] - _GRACE), default=0)
+    for each in versions:
+        if written.get(each, -1) >= oldest:
+            continue
+        if each != path:
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            for name in _MODEL_FILES:
+                (path / name).unlink(missing_ok=True)
+    remove_partial_files(path)
 
 
 def _download(model: HubName, which: Which) -> Path:
@@ -186,7 +249,7 @@ def _download(model: HubName, which: Which) -> Path:
         )
 
 
-def _upload(model: HubName, files: Sequence[Path], stale: Sequence[str], card: str, private: bool) -> str:
+def _upload(model: HubName, files: Mapping[str, bytes], private: bool) -> str:
     client = _import_client(f"push to {model.name}")
     if client.get_token() is None:
         raise DomainwiseError("no Hugging Face token; log in with `hf auth login`, or set HF_TOKEN")
@@ -198,10 +261,12 @@ def _upload(model: HubName, files: Sequence[Path], stale: Sequence[str], card: s
         if private and not there.private:
             raise DomainwiseError(f"{model.name} exists and is public; make it private on the Hub, or push elsewhere")
         names = {each.rfilename for each in there.siblings or []}
+        # A card is in every new repository.
+        if names & (files.keys() - {CARD_FILE}) and "records.jsonl" not in names:
+            raise DomainwiseError(f"{model.name} is another model, not one of domainwise; choose another name")
         operations = [
-            *(client.CommitOperationAdd(file.name, file) for file in files),
-            client.CommitOperationAdd(CARD_FILE, io.BytesIO(card.encode())),
-            *(client.CommitOperationDelete(name) for name in stale if name in names),
+            *(client.CommitOperationAdd(name, content) for name, content in files.items()),
+            *(client.CommitOperationDelete(name) for name in sorted(names & (_MODEL_FILES - files.keys()))),
         ]
         api.create_commit(model.name, operations, commit_message=f"Model of domainwise {domainwise.__version__}")
     return str(url)
@@ -213,9 +278,7 @@ def _import_client(purpose: str) -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError as error:
-        raise DomainwiseError(
-            f"{purpose} needs huggingface_hub; install it with: pip install 'domainwise[hub]'"
-        ) from error
+        raise DomainwiseError(f"{purpose} needs huggingface_hub; {suggest_install('hub')}") from error
     return huggingface_hub
 
 

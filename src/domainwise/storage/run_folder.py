@@ -52,6 +52,7 @@ _PORTABLE_FILES = (
     *("config.json", "records.jsonl", "start.safetensors", "best.safetensors", "last.safetensors"),
     *("method.safetensors", "checkpoint.pt", "done"),
 )
+RUN_FILES = (*_PORTABLE_FILES, "failed.txt", "stopped.json", ".lock")
 
 
 class RunIsBusy(DomainwiseError):
@@ -141,6 +142,8 @@ class RunFolder:
         defaults = defaults or {}
         hparams = {**defaults.get("hparams", {}), **stored["config"].get("hparams", {})}
         stored["config"] = {**defaults, **stored["config"], "hparams": hparams}
+        # Older runs do not have it.
+        stored["data"].setdefault("chance", config["data"].get("chance"))
         for part in ("config", "data"):
             wanted = {name: value for name, value in config[part].items() if (part, name) != ("data", "revision")}
             if difference := _find_difference(stored[part], wanted):
@@ -167,16 +170,21 @@ class RunFolder:
             to_open: raise an error unless everything is there that opening the run needs.
         """
         try:
-            content = parse_config(read_regular(self.config_file))
-            if to_open:
-                require_to_open(content)
+            content = read_regular(self.config_file)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DomainwiseError(f"no run in {self.path}: config.json not found") from error
+        return self._parse_config(content, to_open=to_open)
+
+    def _parse_config(self, content: bytes, *, to_open: bool) -> dict[str, dict[str, Any]]:
+        try:
+            config = parse_config(content)
+            if to_open:
+                require_to_open(config)
         except ValueError as error:
             raise DomainwiseError(f"{self.config_file} is damaged: {error}; restore it") from error
         # A run from before there was a choice has DomainBed's.
-        content["config"].setdefault("seeding", "domainbed")
-        return {"config": content["config"], "data": content["data"]}
+        config["config"].setdefault("seeding", "domainbed")
+        return {"config": config["config"], "data": config["data"]}
 
     def read_records(self) -> list[Record]:
         """Return the records. An incomplete last line is dropped; the checkpoint says whether it matters."""
@@ -192,6 +200,27 @@ class RunFolder:
         if not self.has_weights(which):
             raise DomainwiseError(f"the run in {self.path} has no {which}.safetensors yet")
         return _read_tensors(self.weights_file(which))
+
+    def check_finished(self, files: Mapping[str, bytes]) -> None:
+        """Raise an error unless files that were read from this folder are those of a finished run, and undamaged.
+
+        Args:
+            files: content by name: the config, the records, `done`, and any weights.
+        """
+        config = self._parse_config(files[self.config_file.name], to_open=True)["config"]
+        records, is_truncated = parse_json_lines(self.records_file, files[self.records_file.name], parse_record)
+        if is_truncated:
+            raise DomainwiseError(f"{self.records_file} is truncated after line {len(records)}; restore it")
+        done, steps = files[self.done_file.name], config.get("steps")
+        try:
+            last_step = int(done) if done else steps and steps - 1
+        except ValueError as error:
+            raise DomainwiseError(f"{self.done_file} is damaged: expected the last step or nothing") from error
+        if not records or last_step not in (None, records[-1]["step"]):
+            raise DomainwiseError(f"{self.records_file} does not reach the last step of the run; restore it")
+        for name, content in files.items():
+            if name.endswith(".safetensors"):
+                _parse_tensors(self.path / name, content)
 
     def write_perturbation(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
         """Keep the perturbation that the record of `step` describes."""
@@ -342,11 +371,17 @@ def read_json_lines(path: Path, parse: Callable[[bytes], Record]) -> tuple[list[
         parse: parses a line; raises a ValueError for one that does not belong in such a file.
     """
     try:
-        *lines, rest = read_regular(path).split(b"\n")
+        content = read_regular(path)
     except FileNotFoundError:
         return [], False
     except OSError as error:
         raise DomainwiseError(f"{path} could not be read: {error.strerror}") from error
+    return parse_json_lines(path, content, parse)
+
+
+def parse_json_lines(path: Path, content: bytes, parse: Callable[[bytes], Record]) -> tuple[list[Record], bool]:
+    """Return what `read_json_lines` does, for the content of `path`."""
+    *lines, rest = content.split(b"\n")
     objects = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -387,10 +422,14 @@ def _write_tensors(file: Path, tensors: "Mapping[str, Tensor]") -> None:
 
 
 def _read_tensors(file: Path) -> "dict[str, Tensor]":
+    return _parse_tensors(file, read_regular(file, limit=None))
+
+
+def _parse_tensors(file: Path, content: bytes) -> "dict[str, Tensor]":
+    """Return the tensors in the content of `file`, or raise an error if they do not have the digest in its header."""
     import safetensors.torch
 
     try:
-        content = read_regular(file, limit=None)
         tensors = safetensors.torch.load(content)
         digest = _read_metadata(content).get(_DIGEST)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:

@@ -102,6 +102,7 @@ class _Data(Struct, kw_only=True):
     validation_domains: list[str] = []
     test_domains: list[str] = []
     domain_sizes: list[_Natural] = []
+    chance: _Accuracy | None = None
     revision: str | None = None
 
 

@@ -25,6 +25,8 @@ from domainwise.storage.run_folder import (
 from domainwise.storage.schemas import parse_plan_line, parse_spec
 
 PLAN_FILE = "plan.jsonl"
+_HOLDER_FILE = ".holder"
+SWEEP_FILES = (PLAN_FILE, "sweep.toml", _HOLDER_FILE, ".lock")
 
 
 def place_derived_run(run: str | Path, suffix: str, group: str) -> Path:
@@ -37,6 +39,27 @@ def place_derived_run(run: str | Path, suffix: str, group: str) -> Path:
     if (parent / PLAN_FILE).exists():
         parent = parent.with_name(f"{parent.name}-{group}")
     return parent / f"{path.name}-{suffix}"
+
+
+def find_owner(path: Path) -> Path | None:
+    """Return the folder of the sweep, study or reproduction whose runs are next to `path` or around it, if any."""
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        # A study and a reproduction have their runs in `runs`.
+        if (folder.parent / PLAN_FILE).exists() or (folder.name == "runs" and (folder.parent / _HOLDER_FILE).exists()):
+            return folder.parent
+    return None
+
+
+def check_new_run(folder: Path) -> None:
+    """Raise an error if a new run in `folder` would be counted among those of a sweep that has not planned it."""
+    owner = find_owner(folder)
+    if owner is None or RunFolder(folder).config_file.exists():
+        return
+    if folder.resolve() not in (run.folder for run in SweepFolder(owner).read_plan()):
+        raise DomainwiseError(
+            f"{folder} is among the runs of {owner}, which has not planned it; choose another --output"
+        )
 
 
 @dataclass(frozen=True)
@@ -64,11 +87,17 @@ class SweepFolder:
         self.path = Path(path)
         self.spec_file = self.path / "sweep.toml"
         self.plan_file = self.path / PLAN_FILE
-        self.holder_file = self.path / ".holder"
+        self.holder_file = self.path / _HOLDER_FILE
+
+    def check_place(self) -> None:
+        """Raise an error if the folder is among the runs of another sweep, study or reproduction."""
+        if (owner := find_owner(self.path)) is not None:
+            raise DomainwiseError(f"{self.path} is among the runs of {owner}; choose another --output")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep a second sweep out of the folder; the operating system releases it if this process dies."""
+        self.check_place()
         create_folder(self.path)
         try:
             with hold_lock(self.path / ".lock"):
@@ -78,6 +107,14 @@ class SweepFolder:
         except LockedError as error:
             holder = self.holder_file.read_text() if self.holder_file.exists() else "another process"
             raise DomainwiseError(f"a sweep is already running in {self.path}: {holder}") from error
+
+    def find_runs(self) -> Iterator[Path]:
+        """Yield the folders of all runs that have begun, at any depth."""
+        return (file.parent for file in self.path.rglob("config.json"))
+
+    @property
+    def has_begun(self) -> bool:
+        return any(True for _ in self.find_runs())
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
         import tomli_w

@@ -15,8 +15,9 @@ import polars as pl
 
 from domainwise.errors import DomainwiseError, RunInterrupted, unknown_choice
 from domainwise.selection import SELECTIONS, read_runs
-from domainwise.selection.statistics import average_differences, pluralize
-from domainwise.selection.verdicts import MARGIN, Judgement, judge_differences
+from domainwise.selection.runs import find_failures
+from domainwise.selection.statistics import pair_trials, pluralize
+from domainwise.selection.verdicts import MARGIN, Judgement, PairedTrials, judge_differences
 from domainwise.storage.run_folder import RunFolder
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.engine import Engine
@@ -141,10 +142,8 @@ def run_contest(
         judgements = contest.judge()
         open_claims = (rank or rank_open_claims)(judgements, max_trials)
         if not open_claims:
-            decision = Decision(judgements, "all decided")
-            undecided = f"undecided after {pluralize(max_trials, 'trial')}"
-            return decision if decision.is_complete else replace(decision, reason=undecided)
-        jobs = _list_jobs(contest, judgements, open_claims)
+            return Decision(judgements, _explain_end(judgements, max_trials))
+        jobs = _list_jobs(contest, open_claims, max_trials)
         if not jobs:
             return Decision(
                 judgements, "nothing left to run for the open claims: their data is missing, or runs failed"
@@ -174,8 +173,18 @@ def run_contest(
         clock.learn(estimated, started)
 
 
+def _explain_end(judgements: Mapping[str, Judgement], max_trials: int) -> str:
+    """Return why no claim gets another trial."""
+    undecided = {claim: each for claim, each in judgements.items() if each.verdict == "inconclusive"}
+    if not undecided:
+        return "all decided"
+    if not any(each.is_open for each in undecided.values()):
+        return f"no verdict on {', '.join(undecided)}, as runs collapsed or failed; the others are decided"
+    return f"undecided after {pluralize(max_trials, 'trial')}"
+
+
 def rank_open_claims(judgements: Mapping[str, Judgement], max_trials: int = MAX_TRIALS) -> list[str]:
-    """Return the claims that are not decided: those without an interval first, then by the width of it."""
+    """Return the claims that more trials may decide: those without an interval first, then by the width of it."""
 
     def uncertainty(claim: str) -> tuple[int, float]:
         judgement = judgements[claim]
@@ -183,40 +192,41 @@ def rank_open_claims(judgements: Mapping[str, Judgement], max_trials: int = MAX_
             return judgement.trials, 0.0
         return max_trials, judgement.interval[0] - judgement.interval[1]
 
-    is_open = (
-        claim for claim, each in judgements.items() if each.verdict == "inconclusive" and each.trials < max_trials
+    open_claims = (
+        claim for claim, each in judgements.items() if each.is_open and each.trials + each.paired.failed < max_trials
     )
-    return sorted(is_open, key=uncertainty)
+    return sorted(open_claims, key=uncertainty)
 
 
-def _list_jobs(contest: Contest, judgements: Mapping[str, Judgement], claims: Sequence[str]) -> list[Plan]:
+def _list_jobs(contest: Contest, claims: Sequence[str], max_trials: int) -> list[Plan]:
     """Return what is left of the next trial of each claim, without repetition: runs that only make sense together.
 
     These are all draws of a method with the same test domains: one of them is selected.
     """
     jobs: dict[tuple[object, ...], Plan] = {}
     for claim in claims:
-        for run, config in contest.plan_trial(claim, judgements[claim].trials).items():
-            if not _is_over(run) and not RunFolder(run.folder).failure_file.exists():
-                key = (run.folder.parent, run.dataset, run.algorithm, run.test_domains, run.trial)
-                jobs.setdefault(key, {})[run] = config
+        trials = (contest.plan_trial(claim, trial) for trial in range(max_trials))
+        left = ({run: config for run, config in plan.items() if not _has_ended(run)} for plan in trials)
+        for run, config in next(filter(None, left), {}).items():
+            key = (run.folder.parent, run.dataset, run.algorithm, run.test_domains, run.trial)
+            jobs.setdefault(key, {})[run] = config
     return list(jobs.values())
 
 
-def _is_over(run: PlannedRun) -> bool:
-    return RunFolder(run.folder).read_stored_status().state in ("done", "stopped")
+def _has_ended(run: PlannedRun) -> bool:
+    return RunFolder(run.folder).read_stored_status().state in ("done", "stopped", "failed")
 
 
 def _describe_round(judgements: Mapping[str, Judgement], claims: Sequence[str], chosen: Plan, estimated: float) -> str:
     trials = sorted({run.trial for run in chosen})
     first, *others = claims
-    interval = judgements[first].interval
-    width = "no interval yet" if interval is None else "interval {:+z.1f} to {:+z.1f}".format(*interval)
+    judgement = judgements[first]
+    width = "no interval yet" if judgement.interval is None else f"interval {judgement.format_interval()}"
     also = f" and {len(others)} more" if others else ""
     time_text = f", about {estimated / 60:.0f} min" if estimated >= 30 else ""
     return (
         f"trial {', '.join(map(str, trials))}: {len(chosen)} runs{time_text}; open: {first} "
-        f"({pluralize(judgements[first].trials, 'trial')}, {width}){also}"
+        f"({pluralize(judgement.trials, 'trial')}, {width}){also}"
     )
 
 
@@ -274,16 +284,18 @@ def run_sweep_until_decided(
         return {run: config for run, config in trials[trial].items() if run.algorithm in (method, baseline)}
 
     def judge() -> Mapping[str, Judgement]:
-        differences: dict[str, Sequence[float]] = dict.fromkeys(methods, ())
+        paired = dict.fromkeys(methods, PairedTrials(()))
         if planned:
             selected = SELECTIONS[spec.selection[0]](read_runs([sweep.path]).frame)
             own = {name: selected.filter(pl.col("algorithm") == name) for name in (*methods, baseline)}
             begun = range(1 + max(run.trial for run in planned))
             for method in methods:
-                complete = [trial for trial in begun if all(map(_is_over, plan_trial(method, trial)))]
-                pair = (own[name].filter(pl.col("trial").is_in(complete)) for name in (method, baseline))
-                differences[method] = average_differences(*pair)
-        return judge_differences(differences, margin=margin, is_sequential=True)
+                ended = [trial for trial in begun if all(map(_has_ended, plan_trial(method, trial)))]
+                better, worse = (own[name].filter(pl.col("trial").is_in(ended)) for name in (method, baseline))
+                runs = (run for trial in ended for run in plan_trial(method, trial))
+                statuses = {run: RunFolder(run.folder).read_stored_status() for run in runs}
+                paired[method] = pair_trials(better, worse, find_failures(statuses))
+        return judge_differences(paired, margin=margin, is_sequential=True)
 
     def run(chosen: Plan, stop: Callable[[], bool]) -> None:
         planned.update(dict.fromkeys(chosen))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from domainwise.errors import DomainwiseError, RunInterrupted
+from domainwise.errors import DomainwiseError, RunInterrupted, suggest_install
 from domainwise.sweeps.engine import (
     MAX_ATTEMPTS,
     EngineCallbacks,
@@ -71,7 +71,7 @@ def _connect(address: str | None, workers: int) -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise DomainwiseError("--engine ray requires Ray: pip install 'domainwise[ray]'") from error
+        raise DomainwiseError(f"--engine ray needs ray; {suggest_install('ray')}") from error
     settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # None would connect to a cluster that happens to run here.

@@ -125,8 +125,13 @@ def run_in_folder(
         datasets: where the datasets come from.
     """
     check_seedings(plan)
-    if not sweep.spec_file.exists() and (spec.hparams or spec.grid):
-        check_methods(plan, spec, datasets or DatasetCache())
+    if not sweep.has_begun:
+        # Of a sweep that was refused, or whose runs all failed before they began.
+        sweep.spec_file.unlink(missing_ok=True)
+    if not sweep.spec_file.exists():
+        check_runs(sweep, planned or plan)
+        if spec.hparams or spec.grid:
+            check_methods(plan, spec, datasets or DatasetCache())
     spec.claim(sweep)
     sweep.write_plan(planned or plan)
     callbacks.on_plan(plan)
@@ -175,6 +180,15 @@ def check_seedings(plan: Plan) -> None:
     """Raise an error if a planned run already exists with another seeding."""
     for run, config in plan.items():
         RunFolder(run.folder).check_seeding(config.seeding)
+
+
+def check_runs(sweep: SweepFolder, planned: Collection[PlannedRun]) -> None:
+    """Raise an error if the folder has runs that are not planned: the sweep's selection would count them."""
+    folders = {run.folder for run in planned}
+    if foreign := [folder.name for folder in sweep.find_runs() if folder not in folders]:
+        raise DomainwiseError(
+            f"{sweep.path} contains runs that are not of this sweep ({min(foreign)}); choose another --output"
+        )
 
 
 def check_methods(plan: Plan, spec: SweepSpec, datasets: DatasetCache) -> None:

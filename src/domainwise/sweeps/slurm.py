@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from domainwise.storage.discovery import check_output
 from domainwise.storage.files import write_atomic
 from domainwise.training import RunConfig
 from domainwise.training.command import train_command
@@ -11,6 +12,7 @@ from domainwise.training.command import train_command
 
 def write_slurm_script(script: Path, configs: Sequence[RunConfig], *, max_jobs: int) -> Path:
     """Write a script for `sbatch`, an array with one job per run, and next to it the file with their commands."""
+    check_output(script)
     commands = script.with_name(f"{script.stem}.commands")
     write_atomic(commands, "".join(f"{train_command(config)}\n" for config in configs).encode())
     lines = [

@@ -59,27 +59,25 @@ def build_direction(
 ) -> Callable[[Floats], Floats]:
     """Return the function from weights to the negative gradient of the loss under the adversary."""
     pull = points.y[:, None] * points.x
-    domains = [points.domain == name for name in np.unique(points.domain)]
+    inside = points.domain == np.unique(points.domain)[:, None]
+    signed = inside * points.y
 
     def direction(w: Floats) -> Floats:
         each = points.weight * np.exp(-(pull @ w))
         clean = each @ pull
         if adversary == "none" or radius == 0:
             return np.asarray(clean)
-        length = np.linalg.norm(w)
+        length = np.sqrt(w @ w)
         unit = w / length if length > 0 else np.zeros_like(w)
         u = radius * length
         if adversary == "sample":
             return np.asarray(np.exp(u) * (clean - radius * unit * each.sum()))
-        total = np.zeros_like(w)
-        for inside in domains:
-            side = each * inside * points.y
-            loss, gap = (each * inside).sum(), side.sum()
-            size = np.sqrt(gap**2 + (corner * loss) ** 2)
-            sign = gap / size if size > 0 else 0.0
-            total += np.cosh(u) * ((each * inside) @ pull) + np.sinh(u) * sign * (side @ pull)
-            total -= radius * unit * (loss * np.sinh(u) + size * np.cosh(u))
-        return total
+        # One row per domain.
+        loss, gap = inside @ each, signed @ each
+        size = np.sqrt(gap**2 + (corner * loss) ** 2)
+        sign = np.divide(gap, size, out=np.zeros_like(gap), where=size > 0)
+        total = np.cosh(u) * clean + np.sinh(u) * (sign @ signed * each @ pull)
+        return np.asarray(total - radius * unit * (loss.sum() * np.sinh(u) + size.sum() * np.cosh(u)))
 
     return direction
 

@@ -198,4 +198,6 @@ def _compute_least_averaged_slope(delta: float, beta: float, max_margin: float) 
 
 def _plot_slopes(axes: Axes, x: Floats, margins: Floats, slopes: Floats) -> QuadMesh:
     axes.set_yscale("log")
-    return axes.pcolormesh(x, margins, np.arcsinh(slopes), cmap="RdBu", vmin=-6, vmax=6, shading="nearest")
+    return axes.pcolormesh(
+        x, margins, np.arcsinh(slopes), cmap="RdBu", vmin=-6, vmax=6, shading="nearest", rasterized=True
+    )

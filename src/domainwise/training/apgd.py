@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.perturbations.base import Ascent, Norm, compute_direction, draw_noise, project
+from domainwise.perturbations.base import Norm, compute_direction, draw_noise, project, steepest_ascent
 
 # Maps logits (b, classes), labels (b,) and target classes (b,) to one loss per image, (b,).
 AttackLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -48,7 +48,7 @@ def run_apgd(
         target: Target classes of a targeted loss, (b,).
         generator: Source of the random start, on the surface of the ball.
     """
-    ascent: Ascent = "sign" if norm == "linf" else "normalized"
+    ascent = steepest_ascent(norm)
     x = x.detach()
 
     def project_near(image: Tensor, point: Tensor) -> Tensor:

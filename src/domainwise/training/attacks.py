@@ -123,7 +123,6 @@ def build_attack(
         "epsilon": epsilon,
         "step_size": default_size if settings.step_size is None or name == "fgsm" else settings.step_size,
         "norm": norm,
-        "ascent": "normalized" if norm == "l2" else "sign",
         "generator": generator,
     }
     if name == "domain":

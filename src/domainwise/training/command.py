@@ -21,8 +21,9 @@ def train_command(config: RunConfig) -> str:
 
 
 def stored_command(settings: Mapping[str, Any]) -> str:
-    """Return the command for the settings in a config.json, into a new folder; empty if they do not say enough.
+    """Return the command for the settings in a config.json, into a new folder.
 
+    It is empty if they do not say enough, or if there are some that this version does not have.
     Only the names of data and weights from files are stored, so the reader may have to fill in their paths.
     """
     if "dataset" not in settings or "algorithm" not in settings:
@@ -33,6 +34,8 @@ def stored_command(settings: Mapping[str, Any]) -> str:
         for name, value in settings.items()
         if name in ("dataset", "algorithm") or defaults.get(name) != value
     }
+    if not changed.keys() <= defaults.keys():
+        return ""
     return _format_command(changed)
 
 

@@ -124,8 +124,7 @@ class RunConfig:
     )
     lora: int | None = setting(
         None,
-        "Train low-rank adapters of this rank (LoRA) and the classifier instead of the whole network; needs "
-        "domainwise[lora].",
+        "Train low-rank adapters of this rank (LoRA) and the classifier instead of the whole network; needs peft.",
         low=1,
         is_shared=True,
     )
@@ -268,7 +267,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not None:
+            has_limits = field.metadata["choices"] or field.metadata["low"] is not None
+            if has_limits and getattr(self, field.name) is not None:
                 _check_value(field, getattr(self, field.name))
         if self.attack_radius is not None:
             check_radius("attack_radius", self.attack_radius)

@@ -17,7 +17,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import domainwise
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
+from domainwise.storage.discovery import check_output
 from domainwise.storage.files import write_atomic
 from domainwise.storage.hub import PREFIX, find_run
 from domainwise.storage.run_folder import RunFolder, Which
@@ -123,7 +124,7 @@ def export_model(
 
     Args:
         run: run folder, or `hf:owner/name`.
-        onnx: file for ONNX; needs `domainwise[onnx]`.
+        onnx: file for ONNX; needs the extra `onnx`.
         pt2: file for `torch.export.load`.
         which: model of the run, `best` or `last`.
         algorithm, network: as for `load_model`.
@@ -139,6 +140,7 @@ def export_model(
     for path in paths.values():
         if not path.parent.is_dir():
             raise DomainwiseError(f"could not write {path}: there is no folder {path.parent}")
+        check_output(path)
     if len(set(paths.values())) < len(paths):
         raise DomainwiseError(f"--onnx and --pt2 are the same file, {onnx}")
     if onnx is not None:
@@ -182,9 +184,7 @@ def _require_onnx() -> None:
         for name in ("onnx", "onnxscript", "onnxruntime"):
             importlib.import_module(name)
     except ImportError as error:
-        raise DomainwiseError(
-            f"export to ONNX needs {error.name}; install it with: pip install 'domainwise[onnx]'"
-        ) from error
+        raise DomainwiseError(f"export to ONNX needs {error.name}; {suggest_install('onnx')}") from error
 
 
 def _trace(classifier: nn.Module) -> torch.export.ExportedProgram:

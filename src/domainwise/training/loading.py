@@ -47,8 +47,16 @@ def describe_data(dataset: Dataset, roles: Roles, splits: Mapping[str, Split]) -
         "validation_domains": list(roles.validation),
         "test_domains": list(roles.test),
         "domain_sizes": [len(splits[name].main) for name in roles.train],
+        "chance": _measure_chance(dataset, roles.train),
         **({} if dataset.revision is None else {"revision": dataset.revision}),
     }
+
+
+def _measure_chance(dataset: Dataset, train_domains: Sequence[str]) -> float:
+    """Return the mean accuracy on the training domains of always predicting the same class, the best one."""
+    labels = (dataset.domains[dataset.index(name)].labels for name in train_domains)
+    shares = [each.bincount(minlength=len(dataset.classes)).double() / len(each) for each in labels]
+    return float(torch.stack(shares).mean(dim=0).max())
 
 
 def warn_of_new_revision(folder: RunFolder, dataset: Dataset) -> None:

@@ -16,6 +16,7 @@ from domainwise.data.listing import find_images
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, unknown_choice
 from domainwise.escaping import escape_spreadsheet, escape_unprintable
+from domainwise.storage.discovery import check_output
 from domainwise.storage.hub import find_run
 from domainwise.storage.run_folder import RunFolder, Which
 from domainwise.training.device import pick_device
@@ -135,7 +136,8 @@ def prepare_image(content: bytes, channels: int, size: int) -> Tensor | str:
 
 
 def check_prediction_format(path: Path) -> str:
-    """Return the format that the suffix of `path` names: csv or json."""
+    """Return the format that the suffix of `path` names: csv or json. A file of a run is an error."""
+    check_output(path)
     name = path.suffix.lower().removeprefix(".")
     if name not in FORMATS:
         raise unknown_choice("prediction format", name or str(path), FORMATS)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from domainwise.errors import DomainwiseError
+from domainwise.errors import DomainwiseError, suggest_install
 from domainwise.seeds import seed_hash
 from domainwise.selection.metrics import METRICS, read_values
 from domainwise.storage.run_folder import Record
@@ -31,7 +31,7 @@ class Tracker(Protocol):
 def check_logger(name: LoggerName) -> None:
     """Raise an error if the tracker's package is not installed, before any work is done."""
     if importlib.util.find_spec(name) is None:
-        raise DomainwiseError(f"logger {name!r} requires the package {name}: pip install 'domainwise[{name}]'")
+        raise DomainwiseError(f"logger {name!r} needs {name}; {suggest_install(name)}")
 
 
 @contextmanager

@@ -233,10 +233,59 @@ def test_office_31_as_published_is_a_dataset(tmp_path: Path) -> None:
         (name, (0, 1)) for name in ("amazon", "dslr", "webcam")
     ]
     assert listing.domains[0].files[1] == root / "amazon" / "images" / "mug" / "frame_0001.jpg"
-    message = error_message(list_folder, tmp_path)
-    assert message == (
+
+
+@pytest.mark.parametrize("inner", ["", "images/"])
+@pytest.mark.parametrize("outer", ["office31", "sets/office31", "a/b/c/office31"])
+def test_folder_above_the_domains_raises_with_the_right_root(tmp_path: Path, outer: str, inner: str) -> None:
+    root = tmp_path / outer
+    for domain in ("amazon", "dslr", "webcam"):
+        touch(*(root / f"{domain}/{inner}{kind}/frame_0001.jpg" for kind in ("bike", "mug")))
+    assert error_message(list_folder, tmp_path) == (
         f"{tmp_path} has one folder with domains in it: images are expected at root/domain/class/image; "
         f"did you mean {root}?"
+    )
+
+
+def test_folder_of_several_datasets_raises(tmp_path: Path) -> None:
+    for name, domains in (("office31", ("amazon", "webcam")), ("sets/pacs", ("photo", "sketch"))):
+        touch(*(tmp_path / name / domain / kind / "1.jpg" for domain in domains for kind in ("bike", "dog")))
+    assert error_message(list_folder, tmp_path) == (
+        f"{tmp_path} has folders with domains in them: images are expected at root/domain/class/image; "
+        f"did you mean {tmp_path / 'office31'}?"
+    )
+
+
+def test_skipped_files_are_counted_by_suffix(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "pets", PETS)
+    assert list_folder(root).count_skipped_files() == {}
+    write_photos(tmp_path / "elsewhere", 1)
+    touch(tmp_path / "elsewhere" / "1.HEIC")
+    (root / "day" / "cat" / "link").symlink_to(tmp_path / "elsewhere")
+    (root / "day" / "cat" / "loop").symlink_to("link")
+    touch(
+        *(root / "day" / "dog" / "2.heic", root / "day" / "3.jpg", root / "labels.txt", root / "night" / "README"),
+        *(root / ".git" / "4.heic", root / "day" / "dog" / "._5.heic", root / "__MACOSX" / "6.heic"),
+    )
+    with pytest.warns(UserWarning, match="loop is left out") as warned:
+        skipped = list_folder(root).count_skipped_files()
+    assert skipped == {".heic": 2, ".jpg": 1, ".txt": 1, "without suffix": 1}
+    assert len(warned) == 1
+
+
+def test_lists_skip_no_files(tmp_path: Path) -> None:
+    write_tree(tmp_path / "pets", PETS)
+    touch(tmp_path / "1.heic")
+    file = write_csv(tmp_path, "path,label,domain\npets/day/cat/000.png,cat,day\npets/day/dog/000.png,dog,day\n")
+    assert list_images(file).count_skipped_files() == {}
+
+
+def test_domain_in_another_format_raises(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"day": {"cat": 1}})
+    touch(tmp_path / "night" / "cat" / "1.HEIC", tmp_path / "night" / "cat" / "2.heic")
+    assert error_message(list_folder, tmp_path) == (
+        f"domain 'night' has no images in {tmp_path / 'night'}: it has only other files (2 .heic); "
+        f"expected {', '.join(IMAGE_SUFFIXES)}"
     )
 
 
@@ -263,6 +312,13 @@ def test_level_too_few_or_too_many_raises(tmp_path: Path, files: tuple[str, ...]
         ("day/cat/images/1.jpg", "day/dog/images/1.jpg"),
         ("day/cat/images/1.jpg", "day/dog/images/1.jpg", "night/cat/images/1.jpg", "night/dog/images/1.jpg"),
         ("day/cat/a/1.jpg", "day/cat/b/1.jpg", "day/dog/a/1.jpg", "day/dog/b/1.jpg", "night/cat/a/1.jpg"),
+        (
+            "day/cat/a/left/1.jpg",
+            "day/cat/a/right/1.jpg",
+            "day/cat/b/left/1.jpg",
+            "day/cat/b/right/1.jpg",
+            "day/dog/1.jpg",
+        ),
         ("day/train/1.jpg", "day/bus/1.jpg"),
         ("train/cat/1.jpg", "train/dog/1.jpg", "test/cat/1.jpg", "test/dog/1.jpg"),
     ],

@@ -276,7 +276,7 @@ def test_the_error_of_one_run_is_that_of_its_images() -> None:
     ]
     one, two = average_attacks(pl.DataFrame(rows)).iter_rows(named=True)
     assert one["error"] == pytest.approx(math.sqrt(0.25 / 98))
-    assert two["error"] == pytest.approx(0.1 / math.sqrt(2))
+    assert two["error"] == pytest.approx(math.sqrt(0.02 / 1 / 2))
     assert (one["count"], two["count"]) == (1, 2)
 
 
@@ -300,8 +300,8 @@ def test_mean_and_error_over_trials(sweep: Path) -> None:
     rows = {(row["method"], row["epsilon"]): row for row in means.iter_rows(named=True)}
     assert list(rows) == [("erm", None), ("mat", 0.1), ("mat", 1.0)]
     assert rows["mat", 1.0]["mean"] == pytest.approx(0.7)
-    # Deviations 0, .04 and -.04: variance .0032 / 3, over three trials.
-    assert rows["mat", 1.0]["error"] == pytest.approx(math.sqrt(0.0032 / 3 / 3))
+    # Deviations 0, .04 and -.04: variance .0032 / 2, over three trials.
+    assert rows["mat", 1.0]["error"] == pytest.approx(math.sqrt(0.0032 / 2 / 3))
     assert rows["erm", None]["mean"] == pytest.approx(0.51)
     assert {row["count"] for row in rows.values()} == {3}
 

@@ -11,7 +11,17 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.image_datasets import PUBLISHED
 from domainwise.data.mnist import MNIST_SEARCH
 from domainwise.errors import DomainwiseError
-from domainwise.hparams import MNIST_DATASETS, PHOTO_DATASETS, SPACES, Choice, SearchTask, draw_hparams, read_space
+from domainwise.hparams import (
+    MNIST_DATASETS,
+    PHOTO_DATASETS,
+    SPACES,
+    Choice,
+    Power,
+    SearchTask,
+    Uniform,
+    draw_hparams,
+    read_space,
+)
 from domainwise.seeds import seed_hash
 from domainwise.storage.discovery import _DOMAINBED_DATASETS
 
@@ -182,7 +192,7 @@ def draw(space: str, task: SearchTask, hparams_seed: int, trial_seed: int = 0) -
 @pytest.mark.parametrize("dataset", [*MNIST_DATASETS, *PHOTO_DATASETS])
 def test_the_domainbed_space_draws_what_domainbed_draws(algorithm: str, dataset: str) -> None:
     ranges = {**COMMON, **OWN[algorithm], **depend_on_dataset(algorithm, dataset)}
-    for hparams_seed, trial_seed in ((1, 0), (7, 2), (19, 1)):
+    for hparams_seed, trial_seed in ((1, 0), (7, 2)):
         seed = seed_hash(hparams_seed, trial_seed)
         theirs = {name: value(np.random.RandomState(seed_hash(seed, key))) for name, (key, value) in ranges.items()}
         assert draw("domainbed", task(algorithm, dataset), hparams_seed, trial_seed) == theirs
@@ -249,9 +259,29 @@ def test_draw_0_of_the_papers_space_is_its_fixed_set() -> None:
     assert draw("paper", task("at", "pacs"), 0) == {**common, "epsilon": 0.1, "step_size": 0.1, "warmup": 0.0}
 
 
+@pytest.mark.parametrize("algorithm", ["erm", "at", "uat", "mat", "ldat"])
+@pytest.mark.parametrize("dataset", ["pacs", "office_home", "vlcs", "nico", "colored_mnist"])
+def test_draw_0_is_inside_the_papers_ranges(algorithm: str, dataset: str) -> None:
+    own = task(algorithm, dataset)
+    dataset_defaults = {"lr": 1e-3, "batch_size": 64} if dataset in MNIST_DATASETS else {"lr": 5e-5, "batch_size": 32}
+    fields = {name: field.default for name, field in own.hparams.fields().items()}
+    values = {"dropout": 0.0, **fields, **dataset_defaults, **draw("paper", own, 0)}
+    for name, dimension in read_space("paper")(own).items():
+        match dimension.distribution:
+            case Power(base, low, high):
+                assert base**low <= values[name] <= base**high, name
+            case Uniform(low, high):
+                assert low <= values[name] <= high, name
+            case Choice(options):
+                assert values[name] in options, name
+
+
 def test_the_papers_ranges() -> None:
+    space = read_space("paper")
+
     def values(algorithm: str, dataset: str, name: str) -> list[Any]:
-        return [draw("paper", task(algorithm, dataset), seed)[name] for seed in range(1, 200)]
+        dimensions = space(task(algorithm, dataset))
+        return [draw_hparams({name: dimensions[name]}, seed, 0)[name] for seed in range(1, 200)]
 
     assert set(values("mat", "pacs", "count")) == {5, 10, 15, 20}
     assert set(values("mat", "pacs", "weight_decay")) == {0.001}

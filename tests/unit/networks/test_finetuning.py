@@ -327,7 +327,7 @@ def test_second_derivatives_of_compiled_code_are_an_error(method: type[Algorithm
     "name", [pytest.param(name, marks=pytest.mark.slow) if "base" in name else name for name in RECOMMENDED]
 )
 def test_backbones_that_the_docs_recommend(name: str) -> None:
-    size = 112  # patches of 14 and of 16 pixels
+    size = 2 * int(re.findall(r"patch(\d+)", name)[0])
     network = build(name, size)
     decay_learning_rates_(network, 0.75)
     rates = {*learning_rates(network, ERM(network, num_domains=2)).values()}

@@ -17,7 +17,7 @@ from perturbation_kinds import (
 )
 from torch import Tensor, nn
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=25)
+repeatable = settings(derandomize=True, deadline=None, max_examples=10)
 
 NORMS = st.sampled_from(["l2", "linf"])
 ASCENTS = st.sampled_from(["normalized", "gradient", "sign"])

@@ -106,7 +106,7 @@ class TestConstraints:
 
     @pytest.mark.parametrize("kind", KINDS)
     @given(case=cases(epsilon=5.0))
-    @settings(repeatable, max_examples=10)
+    @settings(repeatable, max_examples=5)
     def test_perturbed_batches_are_inside_tensor_bounds(self, kind: str, case: Case) -> None:
         low = torch.tensor([-0.25, 0.0]).reshape(2, 1, 1).to(case.x.dtype)
         high = torch.tensor([1.0, 1.5]).reshape(2, 1, 1).to(case.x.dtype)

@@ -139,12 +139,19 @@ class TestAssigned:
             attack_offsets(perturbation, torch.zeros(9, *SHAPE, dtype=torch.float64), DOMAIN)
         assert torch.equal(perturbation.deltas.detach(), before)
 
-    def test_restarts_are_in_a_linf_ball_too(self) -> None:
-        perturbation = multiple("assigned", 2, num_domains=1, norm="linf")
-        perturbation.idle.fill_(perturbation.patience)
-        attack_offsets(perturbation, random(1, *SHAPE), None)
-        assert perturbation.idle.sum() == 0
-        assert perturbation.deltas.abs().max() <= 0.5 + 1e-9
+    def test_a_restart_in_linf_is_the_best_corner_for_the_sample_that_could_gain_most(self) -> None:
+        """The longer of two gradients in l2 is sparse: inside a linf ball, it could gain less than the flat one."""
+        common, flat, sparse = torch.zeros(3, *SHAPE, dtype=torch.float64)
+        common[0, 0, 0], sparse[1, 4, 3], flat[1] = 1.0, 3.0, 0.4
+        perturbation = multiple("assigned", 2, num_domains=1, norm="linf", step_size=0.0)
+        with torch.no_grad():
+            perturbation.deltas[0, 0].copy_(0.5 * common)
+            perturbation.deltas[0, 1].copy_(-0.5 * common)
+        perturbation.idle[0, 1] = perturbation.patience
+        slopes = torch.stack([sparse, flat, common]) + 0.1 * common
+        attack_offsets(perturbation, slopes, None)
+        assert perturbation.idle.tolist() == [[0, 0]]
+        torch.testing.assert_close(perturbation.deltas.detach()[0, 1], 0.5 * (flat + 0.1 * common).sign())
 
 
 class TestSoft:
@@ -216,6 +223,14 @@ class TestSubspace:
                 lengths = torch.linalg.svdvals(unit)[:count]
                 torch.testing.assert_close(found.norm(dim=1)[:rank], lengths[:rank])
                 assert not found[rank:].any()
+
+    def test_offsets_in_linf_reach_the_surface_of_their_ball(self) -> None:
+        perturbation = multiple("subspace", 2, memory=0.0, norm="linf")
+        offsets = attack_offsets(perturbation, random(9, *SHAPE), DOMAIN)
+        torch.testing.assert_close(offsets.abs().amax(1), torch.full((9,), 0.5, dtype=torch.float64))
+        assert all(torch.linalg.matrix_rank(offsets[index == DOMAIN], rtol=1e-9) == 2 for index in range(2))
+        components = perturbation.components().flatten(2)
+        torch.testing.assert_close(components.abs().amax(2), torch.full((2, 2), 0.5, dtype=torch.float64))
 
     @pytest.mark.parametrize("memory", [0.5, 0.9, 1.0])
     def test_memory_keeps_the_weighted_stack_of_all_batches(self, memory: float) -> None:

@@ -100,9 +100,18 @@ class TestNetwork:
     def loss(self, model: nn.Module, x: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(x), self.labels, reduction="none")
 
-    @pytest.mark.parametrize("mode", ["train", "eval", "partly eval"])
-    @pytest.mark.parametrize("gradients", ["none", "filled", "some filled"])
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize(
+        ("kind", "gradients", "mode"),
+        [
+            *((kind, "some filled", "partly eval") for kind in KINDS),
+            *(("universal", "some filled", mode) for mode in ("train", "eval")),
+            *(
+                ("universal", gradients, mode)
+                for gradients in ("none", "filled")
+                for mode in ("train", "eval", "partly eval")
+            ),
+        ],
+    )
     def test_attack_leaves_the_network_alone(self, kind: str, gradients: str, mode: str) -> None:
         model = network().train(mode != "eval")
         if mode == "partly eval":

@@ -164,7 +164,7 @@ class TestSteps:
         [kind for kind in FREE if kind not in (*BY_GRADIENT, *LOW_RANK_SAMPLE_WISE, "low-rank projected")],
     )
     @given(case=free_cases(ascent="normalized"))
-    @settings(repeatable, max_examples=10)
+    @settings(repeatable, max_examples=5)
     def test_gradients_of_any_size_give_steps_of_full_length(self, kind: str, scale: float, case: Case) -> None:
         x, slopes = torch.zeros_like(case.x).float(), scale * case.slopes.float()
         perturbation = build(kind, seed=case.seed, **case.settings)
@@ -192,6 +192,17 @@ class TestSteps:
         step = perturbation.attack(x, None, linear_loss(torch.ones_like(x)))[:1] - start
         expected = torch.full_like(step, 1.0 if kind == "universal" else 1 / 3)
         torch.testing.assert_close(step, expected, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("norm", ["l2", "linf"])
+    @pytest.mark.parametrize("kind", ["sample-wise zero over sample", "universal", "multiple assigned"])
+    def test_a_step_of_the_radius_reaches_the_strongest_point_of_the_ball(self, kind: str, norm: Any) -> None:
+        """The dual norm of the gradient: what no point of the ball exceeds."""
+        slopes = torch.randn(1, *SHAPE, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        perturbation = build(kind, count=1, double=True, norm=norm, step_size=None, bounds=None)
+        if kind != "sample-wise zero over sample":
+            torch.nn.init.zeros_(perturbation.deltas)
+        gain = (perturbation.attack(torch.zeros_like(slopes), None, linear_loss(slopes)) * slopes).sum()
+        torch.testing.assert_close(gain, 0.5 * (slopes.abs().sum() if norm == "linf" else slopes.norm()))
 
     def test_sign_steps_reach_entries_of_any_size(self) -> None:
         perturbation = build("universal", ascent="sign", step_size=0.25, epsilon=ENDLESS, bounds=None)

@@ -29,6 +29,11 @@ def section(card: str, heading: str) -> str:
     return match[1]
 
 
+def remove_code_blocks(card: str) -> str:
+    """The card without its blocks of code; a page would run HTML anywhere else."""
+    return re.sub(r"^(`{3,})\w+\n.*?^\1$", "", card, flags=re.DOTALL | re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = RunConfig(
@@ -113,9 +118,9 @@ def test_validation_domains_are_said_to_select(tmp_path: Path) -> None:
 def test_caveats_say_that_it_is_one_run(tmp_path: Path) -> None:
     caveats = section(build_model_card(write(tmp_path / "run"), "me/toy"), "Caveats")
     assert "a single run and have no standard error" in caveats
-    assert "below chance" not in caveats
+    assert "chance level" not in caveats
     poor = write(tmp_path / "poor", training=0.2)
-    assert "below chance (25.0 %) on the training domains" in section(build_model_card(poor, "me/toy"), "Caveats")
+    assert "at chance level on the training domains" in section(build_model_card(poor, "me/toy"), "Caveats")
 
 
 def test_the_command_repeats_the_run(run: Path) -> None:
@@ -137,9 +142,11 @@ def test_averages_and_refits_are_said_to_be_such(tmp_path: Path) -> None:
 
 
 def test_the_packages_that_a_model_needs_are_installed(tmp_path: Path) -> None:
-    assert "pip install 'domainwise[hub,onnx]'" in build_model_card(write(tmp_path / "plain"), "me/toy")
+    card = build_model_card(write(tmp_path / "plain"), "me/toy")
+    assert "\npip install '.[hub,onnx]'\ndomainwise predict" in card
+    assert "is not on PyPI yet. In a checkout of its source; with its wheel, pip install 'FILE.whl[hub,onnx]'" in card
     adapted = write(tmp_path / "lora", network="timm:test_vit", lora=8)
-    assert "pip install 'domainwise[hub,onnx,timm,lora]'" in build_model_card(adapted, "me/toy")
+    assert "pip install '.[hub,onnx,timm,lora]'" in build_model_card(adapted, "me/toy")
 
 
 def test_code_of_ones_own_has_to_be_passed(tmp_path: Path) -> None:
@@ -163,13 +170,32 @@ def test_names_break_neither_yaml_nor_markdown(tmp_path: Path) -> None:
     (index,) = read_metadata(card)["model-index"]
     (result,) = index["results"]
     assert result["dataset"]["type"] == "".join(each if each.isprintable() else " " for each in HOSTILE)
-    body = card.split("\n---\n", 1)[1]
-    # In the block with the command it is code; anywhere else a page would run it.
-    text = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", body, flags=re.DOTALL | re.MULTILINE)
+    text = remove_code_blocks(card.split("\n---\n", 1)[1])
     assert "<script>" not in text.replace("\\<script>", "")
     assert "[link]" not in text.replace("\\[link]", "")
     (row,) = [line for line in text.splitlines() if line.startswith('| a"b')]
     assert len(re.findall(r"(?<!\\)\|", row)) == 5
+
+
+@pytest.mark.parametrize("name", ["`<img src=x onerror=alert(1)>`", "a``b`|<img src=x>", "run\n# heading\n<img src=x>"])
+@pytest.mark.parametrize("unknown", [{}, {"new <img>": 3}])
+def test_names_of_settings_are_text(name: str, unknown: dict[str, int], tmp_path: Path) -> None:
+    run = write(tmp_path / "run", hparams={name: 1, "epsilon": 2}, **unknown)
+    training = section(build_model_card(run, "me/toy"), "Training")
+    assert ("domainwise train" in training) == (not unknown)
+    text = remove_code_blocks(training)
+    assert "<img" not in text.replace("\\<", "")
+    assert "# heading" not in text.splitlines()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+    assert "| `epsilon` | 2 |" in rows
+
+
+def test_a_method_that_only_the_records_name_is_no_code(tmp_path: Path) -> None:
+    run = write(tmp_path / "run")
+    records = (run / "records.jsonl").read_text().replace('"erm"', '"`<img src=x onerror=alert(1)>`"')
+    (run / "records.jsonl").write_text(records)
+    assert "<img" not in build_model_card(run, "me/toy").split("\n---\n", 1)[1]
 
 
 def test_code_blocks_cannot_be_left(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def text(table: Table) -> str:
     return "\n".join(table.footnotes)
 
 
-# Trials of .6, .7 and .8 have the mean 70 and the standard deviation 8.1650 (ddof 0), over the root of three 4.7140.
+# Trials of .6, .7 and .8 have the mean 70 and the standard deviation 10 (ddof 1), over the root of three 5.7735.
 THREE_TRIALS = [
     *(run("mat", "art", value, trial=trial) for trial, value in enumerate((0.6, 0.7, 0.8))),
     *(run("mat", "cartoon", value, trial=trial) for trial, value in enumerate((0.5, 0.5, 0.8))),
@@ -38,9 +38,9 @@ THREE_TRIALS = [
 def test_cell_is_the_mean_over_trials_with_its_standard_error() -> None:
     cell = cell_of(table_of(runs_of(THREE_TRIALS)), "mat", "art")
     assert cell.mean == pytest.approx(70.0)
-    assert cell.error == pytest.approx(4.714045)
+    assert cell.error == pytest.approx(5.773503)
     assert cell.trials == 3
-    assert format_parts(cell, Column("art", "domain")) == ("70.0", "± 4.7")
+    assert format_parts(cell, Column("art", "domain")) == ("70.0", "± 5.8")
 
 
 def test_average_is_of_unrounded_cells() -> None:
@@ -53,10 +53,10 @@ def test_average_is_of_unrounded_cells() -> None:
 
 def test_averages_table_has_the_error_over_trial_means() -> None:
     # The trials' means over domains are (.6+.5+.333)/3, (.7+.5+.333)/3 and (.8+.8+.333)/3: they
-    # differ from their mean by -.0667, -.0333 and .1, a variance of .0051852.
+    # differ from their mean by -.0667, -.0333 and .1, a variance of .0077778.
     cell = cell_of(table_of(runs_of(THREE_TRIALS), "Averages"), "mat", "toy")
     assert cell.mean == pytest.approx(54.433333)
-    assert cell.error == pytest.approx(4.157397, abs=1e-6)
+    assert cell.error == pytest.approx(5.091751, abs=1e-6)
 
 
 def test_averages_over_datasets() -> None:

@@ -19,7 +19,8 @@ DATASETS = DatasetCache()
 
 def plan(trials: int = 1, **options: Any) -> RecipePlan:
     scale = find_scale("cpu", trials)
-    return plan_recipe(build_demo(**options), scale, Path("out"), Path("out/runs"), cache=DATASETS)
+    settings = {"dataset_options": {"train_count": 20, "test_count": 10}}
+    return plan_recipe(build_demo(**options), scale, Path("out"), Path("out/runs"), settings=settings, cache=DATASETS)
 
 
 def test_the_plan_has_every_method_radius_and_seed_once() -> None:

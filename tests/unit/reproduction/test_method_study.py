@@ -8,9 +8,11 @@ import pytest
 from PIL import Image
 
 from domainwise import DomainwiseError, RunConfig, train
+from domainwise.errors import RunInterrupted
 from domainwise.reproduction import ReproductionCallbacks
 from domainwise.reproduction.method_study import Study, check_data, list_rows, rank_by_promise, recommend_method, study
 from domainwise.selection.verdicts import Judgement, judge_differences
+from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.training.prediction import predict_images
 from domainwise.training.registry import build_dataset
 from in_process_engine import train_in_process
@@ -119,13 +121,47 @@ def test_missing_classes_are_noted(tmp_path: Path) -> None:
     assert check_data(build_dataset(folder, {"image_size": 16}, seed=0)) == ["domain 'park' has no images of dog"]
 
 
-def test_no_holdout_and_a_small_budget_are_errors(photos: Path, tmp_path: Path) -> None:
+def test_no_holdout_is_an_error(tmp_path: Path) -> None:
     domains = {"home": {"cat": 10, "dog": 10}, "park": {"cat": 2, "dog": 2}, "zoo": {"cat": 10, "dog": 10}}
     few = make_folder(tmp_path / "few", domains)
     with pytest.raises(DomainwiseError, match="domain 'park' has only 4 images, too few for a holdout"):
         run_study(few, tmp_path / "out")
+
+
+def test_an_attempt_that_ends_before_any_run_binds_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("domainwise.sweeps.time_estimate.MAX_SECONDS", 0.0)
+
+    def fail_shift(error: Exception) -> ReproductionCallbacks:
+        def on_data(task: str, done: int, total: int) -> None:
+            if task == "computing features":
+                raise error
+
+        return ReproductionCallbacks(on_data=on_data)
+
     with pytest.raises(DomainwiseError, match="the budget is too small: the next run takes about"):
-        run_study(photos, tmp_path / "slow", budget=60, steps=10**7)
+        run_study(photos, tmp_path, budget=60, steps=10**7, callbacks=fail_shift(DomainwiseError("no weights")))
+    with pytest.raises(RunInterrupted):
+        run_study(photos, tmp_path, steps=3, batch_size=2, callbacks=fail_shift(RunInterrupted()))
+    begun = tmp_path / "runs" / "erm" / "run"
+    begun.mkdir(parents=True)
+    (begun / "config.json").touch()
+    with pytest.raises(DomainwiseError, match="has steps 10000000, not 3; choose another --output"):
+        run_study(photos, tmp_path, steps=3)
+    with pytest.raises(DomainwiseError, match="has batch_size 4, not default; choose another --output"):
+        run_study(photos, tmp_path, steps=None, batch_size=None)
+
+
+def test_a_study_does_not_share_its_folder(photos: Path, tmp_path: Path) -> None:
+    """Neither with a sweep, whose selection would count its runs, nor with a process that is about to begin."""
+    folder = SweepFolder(tmp_path / "sweep")
+    with folder.lock():
+        with pytest.raises(DomainwiseError, match=r"a sweep is already running in .*sweep: process \d+ on "):
+            run_study(photos, folder.path)
+        folder.write_plan([])
+    with pytest.raises(DomainwiseError, match=r"sweep contains a sweep; choose another --output"):
+        run_study(photos, folder.path)
 
 
 def judge(**differences: list[float]) -> dict[str, Judgement]:
@@ -152,5 +188,5 @@ def test_otherwise_erm_is_recommended() -> None:
     assert recommend_method(judge(uat=equal)) == ("erm", "Use plain ERM: no method is better by more than the margin.")
     name, advice = recommend_method(judge(uat=[5.0, -4.0, 3.0], mat=equal))
     assert name == "erm"
-    assert "The best candidate is uat, +1.3 points over 3 trials" in advice
+    assert "The best candidate is uat, +1.3 points (too few trials) over 3 trials; at least 113 trials would" in advice
     assert recommend_method(judge(uat=[]))[0] == "erm"

@@ -1,11 +1,13 @@
 """The runs that a recipe plans at each scale."""
 
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from domainwise.data import Dataset
 from domainwise.errors import DomainwiseError
 from domainwise.reproduction.plan import RecipePlan, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Row, estimate_cost, load_recipes, load_scales
@@ -15,6 +17,20 @@ from domainwise.training import RunConfig
 from domainwise.training.registry import DatasetCache, resolve_config
 
 
+class DatasetCaches(DatasetCache):
+    """Keeps every dataset, not only the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caches: defaultdict[str, DatasetCache] = defaultdict(DatasetCache)
+
+    def build(self, config: RunConfig, *callbacks: Any) -> Dataset:
+        return self.caches[f"{config.dataset} {config.dataset_options}"].build(config, *callbacks)
+
+
+CACHE = DatasetCaches()
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_smoke_data(tmp_path_factory.mktemp("layouts"))
@@ -22,7 +38,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plan(recipe: str, scale: str, folder: Path, data_dir: Path, **options: Any) -> RecipePlan:
     return plan_recipe(
-        load_recipes()[recipe], load_scales()[scale], folder / recipe, folder / "runs", data_dir=data_dir, **options
+        load_recipes()[recipe],
+        load_scales()[scale],
+        folder / recipe,
+        folder / "runs",
+        data_dir=data_dir,
+        cache=CACHE,
+        **options,
     )
 
 
@@ -37,14 +59,13 @@ def test_smoke_data_has_the_layouts_of_the_datasets(name: str, data: Path) -> No
 def test_recipes_share_a_folder_only_if_the_run_is_the_same(scale: str, data: Path, tmp_path: Path) -> None:
     seen: dict[Path, dict[str, Any]] = {}
     shared = 0
-    cache = DatasetCache()
     for recipe in load_recipes().values():
-        planned = plan(recipe.key, scale, tmp_path, data, settings={"weights": "none"}, cache=cache)
+        planned = plan(recipe.key, scale, tmp_path, data, settings={"weights": "none"})
         assert not planned.skipped
         if scale == "smoke":  # one cell per method
             assert len(planned.runs) == (len(recipe.rows) if recipe.blocks else 0)
         for run, config in planned.runs.items():
-            identity = resolve_config(config, cache.build(config))[0].identity()
+            identity = resolve_config(config, CACHE.build(config))[0].identity()
             shared += run.folder in seen
             assert seen.setdefault(run.folder, identity) == identity
     assert shared >= 10

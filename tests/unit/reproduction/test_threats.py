@@ -1,8 +1,8 @@
 """The recipe of threats: its statistics by hand, and its measurements of real runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -19,6 +19,7 @@ from domainwise.reproduction.recipe import find_recipe, find_scale
 from domainwise.reproduction.results import write_result
 from domainwise.reproduction.runner import ReproductionCallbacks, run_recipe_plans
 from domainwise.reproduction.threats import (
+    ATTACKS,
     AXES,
     MEASUREMENTS,
     THREATS,
@@ -39,7 +40,7 @@ from in_process_engine import train_in_process
 def frame_of(accuracies: dict[str, list[float]], *, shift: float = 0.01) -> pl.DataFrame:
     """Return a frame in which each row has one accuracy per trial under every threat, a little lower for each next."""
     lines = [
-        ("toy", row, trial, threat.name, threat.axis, accuracy - shift * index)
+        ("toy", row, trial, threat.name, threat.axis, accuracy - shift * index, False)
         for row, values in accuracies.items()
         for trial, accuracy in enumerate(values)
         for index, threat in enumerate(THREATS)
@@ -65,6 +66,19 @@ def test_the_rows_of_a_threat_are_judged_together() -> None:
     assert one.verdict == "holds"
     # Three rows; with all threats in one family it would be far less.
     assert 0.05 / 6 <= one.level < 0.05
+
+
+def test_a_row_with_a_collapsed_run_has_no_verdict() -> None:
+    frame = frame_of({"erm": [0.5] * 4, "mat": [0.6, 0.61, 0.59, 0.6], "uat": [0.6, 0.61, 0.59, 0.6]})
+    frame = frame.with_columns(is_collapsed=(pl.col("row") == "mat") & (pl.col("trial") == 2))
+    judgements = compare_with_reference(frame)
+    assert (judgements["mat", "clean"].verdict, judgements["uat", "clean"].verdict) == ("inconclusive", "holds")
+    table = tabulate_threats(frame, "toy")[1]
+    mat, uat = table.rows
+    assert mat[0] == "mat (1 of 4 trials collapsed)"
+    assert not any("▲" in cell for cell in mat)
+    assert all("▲" in cell for cell in uat[1:])
+    assert "mat: runs are at chance level or failed in 1 of 4 trials: mat in trial 2 is at chance level." in table.notes
 
 
 def test_ranks_of_rows_are_correlated_within_each_trial() -> None:
@@ -137,16 +151,15 @@ def test_draws_are_refused_because_nothing_selects_one(tmp_path: Path) -> None:
         plan_recipe(find_recipe("threats"), find_scale("smoke", draws=2), tmp_path / "threats", tmp_path / "runs")
 
 
-@pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
-    """Two rows of two steps, trained; one corruption is enough here."""
-    monkeypatch.setattr(threats, "CORRUPTIONS", ("contrast",))
-    recipe = find_recipe("threats")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RecipePlan:
+    """Two rows of two steps, trained."""
+    folder = tmp_path_factory.mktemp("threats")
     planned = plan_recipe(
-        recipe,
+        find_recipe("threats"),
         find_scale("smoke"),
-        tmp_path / "threats",
-        tmp_path / "runs",
+        folder / "threats",
+        folder / "runs",
         rows=["erm", "mat, l2 2/255 rms"],
         settings={"dataset_options": {"train_count": 40, "test_count": 10}},
         device="cpu",
@@ -155,8 +168,31 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
     return planned
 
 
-def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure_threats(plan)
+@pytest.fixture
+def plan(trained: RecipePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipePlan:
+    """The trained runs, without measurements; one corruption is enough here."""
+    monkeypatch.setattr(threats, "CORRUPTIONS", ("contrast",))
+    return replace(trained, folder=tmp_path / "threats")
+
+
+@pytest.fixture(scope="module")
+def measurements(trained: RecipePlan) -> bytes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threats, "CORRUPTIONS", ("contrast",))
+        measure_threats(trained)
+    return (trained.folder / MEASUREMENTS).read_bytes()
+
+
+@pytest.fixture
+def measured_plan(plan: RecipePlan, measurements: bytes) -> RecipePlan:
+    """The trained runs with their measurements."""
+    plan.folder.mkdir()
+    (plan.folder / MEASUREMENTS).write_bytes(measurements)
+    return plan
+
+
+def test_every_finished_run_is_measured_once(measured_plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = measured_plan
     frame = read_threats(plan)
     assert frame["row"].unique(maintain_order=True).to_list() == ["erm", "mat, l2 2/255 rms"]
     assert frame.height == 2 * len(THREATS)
@@ -180,13 +216,12 @@ def test_every_finished_run_is_measured_once(plan: RecipePlan, monkeypatch: pyte
 
 def test_interrupted_measurements_go_on_where_they_were(plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[OpenRun] = []
-    measure_run = threats.measure_run
 
-    def note(run: OpenRun, *more: Any) -> dict[str, float]:
+    def measure_run(run: OpenRun, *_: object) -> dict[str, float]:
         measured.append(run)
-        return measure_run(run, *more)
+        return dict.fromkeys((threat.name for threat in THREATS), 0.5)
 
-    monkeypatch.setattr(threats, "measure_run", note)
+    monkeypatch.setattr(threats, "measure_run", measure_run)
     folder, seen = SweepFolder(plan.folder.parent), []
     callbacks = ReproductionCallbacks(
         on_data=lambda task, done, total: seen.append((task, done, total)), should_stop=lambda: len(measured) == 1
@@ -200,7 +235,9 @@ def test_interrupted_measurements_go_on_where_they_were(plan: RecipePlan, monkey
     assert len({run.folder.path for run in measured}) == len(measured) == 2
 
 
-def test_a_run_is_measured_on_the_device_of_its_config(plan: RecipePlan) -> None:
+def test_a_run_is_measured_on_the_device_of_its_config(plan: RecipePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    per_image, per_domain = (next(each for each in ATTACKS if each.attack == name) for name in ("pgd", "domain"))
+    monkeypatch.setattr(threats, "ATTACKS", (per_image, per_domain))
     folder = plan.row_plans[0].list_finished()[0]
     run = open_run(folder)
     corrupted = {name: [run.dataset.domains[run.dataset.index(name)]] for name in run.roles.train}
@@ -233,8 +270,8 @@ def test_a_domain_wise_attack_is_fitted_on_as_many_large_images_as_small_ones() 
     assert model.sizes == [32] * 20
 
 
-def test_accuracies_are_those_of_the_holdouts_and_of_the_record(plan: RecipePlan) -> None:
-    measure_threats(plan)
+def test_accuracies_are_those_of_the_holdouts_and_of_the_record(measured_plan: RecipePlan) -> None:
+    plan = measured_plan
     erm = read_threats(plan).filter(row="erm")
     accuracies = dict(erm.select("threat", "accuracy").iter_rows())
     run = open_run(plan.row_plans[0].list_finished()[0])
@@ -251,8 +288,8 @@ def test_accuracies_are_those_of_the_holdouts_and_of_the_record(plan: RecipePlan
     assert accuracies["corruptions"] == pytest.approx(sum(contrast) / len(contrast))
 
 
-def test_the_result_has_tables_a_picture_and_a_page(plan: RecipePlan) -> None:
-    result = write_result(plan)
+def test_the_result_has_tables_a_picture_and_a_page(measured_plan: RecipePlan) -> None:
+    result = write_result(measured_plan)
     assert [table.title for table in result.tables] == [
         "Accuracy under each threat on silhouettes, percent",
         "Difference to erm on silhouettes, points",
@@ -262,6 +299,6 @@ def test_the_result_has_tables_a_picture_and_a_page(plan: RecipePlan) -> None:
     ]
     assert (
         pl.read_csv(result.files[2])["clean"].to_list()
-        == read_threats(plan).filter(threat="clean")["accuracy"].to_list()
+        == read_threats(measured_plan).filter(threat="clean")["accuracy"].to_list()
     )
     assert "Difference to erm on silhouettes, points" in result.files[-1].read_text()

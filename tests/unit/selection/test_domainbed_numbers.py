@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from domainwise.reports import build_report
+from domainwise.reports.cells import Cell
 from domainwise.selection.runs import Runs, read_runs
 from selection_by_hand import Record, averages, cells_of, choose, domain_cells, random_sweep, record, run_name
 
@@ -40,16 +41,24 @@ def write_results(root: Path, records: Sequence[Record]) -> None:
 
 
 def shown(runs: Runs, selection: str) -> tuple[Numbers, Numbers]:
-    """Mean and error of all filled cells, by domain and on average; one trial has no error, and DomainBed shows 0."""
+    """Mean and error of all filled cells, by domain and on average, as DomainBed defines the error.
+
+    It divides by the number of trials (ddof 0), so that a single one has an error of 0.
+    """
+
+    def convert(cell: Cell) -> tuple[float, float]:
+        assert cell.mean is not None
+        return cell.mean, (cell.error or 0.0) * ((cell.trials - 1) / cell.trials) ** 0.5
+
     by_domain: Numbers = {}
     on_average: Numbers = {}
     for table in build_report(runs, (selection,)).tables:
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell.mean is not None and column.kind == "domain":
-                    by_domain[column.dataset, row.algorithm, column.domain] = (cell.mean, cell.error or 0.0)
+                    by_domain[column.dataset, row.algorithm, column.domain] = convert(cell)
                 if cell.mean is not None and column.kind == "average_over_trials":
-                    on_average[column.dataset, row.algorithm] = (cell.mean, cell.error or 0.0)
+                    on_average[column.dataset, row.algorithm] = convert(cell)
     return by_domain, on_average
 
 

@@ -1,7 +1,9 @@
 """Run folders of every kind and in every state, read into one frame."""
 
+import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +190,20 @@ def test_path_without_runs_is_an_error_even_next_to_one_with_runs(tmp_path: Path
         read_runs([run, tmp_path / "empty"])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_unreadable_folder_is_named(tmp_path: Path) -> None:
+def test_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "one", make_records())
-    (tmp_path / "closed").mkdir(mode=0o000)
-    with pytest.raises(DomainwiseError, match=f"folder {tmp_path / 'closed'} could not be read"):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    scan = os.scandir
+
+    def refuse(folder: str) -> Iterator[os.DirEntry[str]]:
+        if Path(folder) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(folder)
+
+    # Permissions of folders do not bind the superuser.
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DomainwiseError, match=f"folder {closed} could not be read: Permission denied"):
         read_runs([tmp_path])
 
 

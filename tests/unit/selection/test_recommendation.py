@@ -72,7 +72,7 @@ def test_scores_picks_and_the_recommended_point(tmp_path: Path) -> None:
     means = [point.scores["one_standard_error"].mean for point in result.points]
     assert means == pytest.approx([2.72 / 3, 0.89, 0.8])
     assert result.recommended is result.points[1]
-    assert result.reason == "largest within one standard error of the best holdout, 90.7 ± 0.5"
+    assert result.reason == "largest within one standard error of the best holdout, 90.7 ± 0.7"
     assert set(result.points[0].scores) == {"one_standard_error"}
 
 

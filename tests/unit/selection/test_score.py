@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from domainwise.selection.score import selection_score, training_error
+from domainwise.selection.score import is_at_chance, selection_score, training_error
 
 
 def make_record(validation_domains: tuple[str, ...], **accuracy: dict[str, float]) -> dict[str, Any]:
@@ -45,3 +46,23 @@ def test_without_sizes_training_error_is_that_of_the_mean_over_domains() -> None
     assert training_error(one_domain) is None
     assert training_error(one_domain, [24]) == pytest.approx((15.4 * 10.6) ** 0.5 / 26 / 24**0.5)
     assert training_error(make_record((), a={"holdout": 0.6}, b={"main": 0.8}), [5, 5]) is None
+
+
+def test_guessing_is_at_chance_and_learning_is_not() -> None:
+    # Two domains of 100 images with four classes: a standard error of .031.
+    record = make_record((), a={"holdout": 0.3}, b={"holdout": 0.34})
+    assert is_at_chance(record, 0.25, [100, 100])
+    assert not is_at_chance(record, 0.25, [1000, 1000])
+    assert not is_at_chance(make_record((), a={"holdout": 0.4}, b={"holdout": 0.4}), 0.25, [100, 100])
+    # Without sizes, only up to chance.
+    assert not is_at_chance(record, 0.25)
+    assert is_at_chance(make_record((), a={"holdout": 0.2}, b={"holdout": 0.3}), 0.25)
+    assert is_at_chance(record, None) is None
+    assert is_at_chance(make_record((), a={"holdout": 0.2}, b={"main": 0.3}), 0.25) is None
+
+
+def test_a_run_that_guesses_is_found_in_99_of_100_cases() -> None:
+    generator = np.random.default_rng(0)
+    shares = generator.binomial(60, 0.2, (1000, 2)) / 60
+    found = [is_at_chance(make_record((), a={"holdout": a}, b={"holdout": b}), 0.2, [60, 60]) for a, b in shares]
+    assert 0.98 < np.mean(found) < 1

@@ -271,7 +271,29 @@ def test_a_frame_has_all_that_selection_looks_at() -> None:
         validation="v",
     )
     assert build_frame([("here", given_record)]).rows() == [
-        ("here", "pacs", "erm", 2, 3, 7, ["c"], "c", 3, 4, True, None, None, False, 0.5, 0.25, None, 0.5, 0.375, 0.125),
+        (
+            "here",
+            "pacs",
+            "erm",
+            2,
+            3,
+            7,
+            ["c"],
+            "c",
+            3,
+            4,
+            True,
+            None,
+            None,
+            False,
+            0.5,
+            0.25,
+            None,
+            None,
+            0.5,
+            0.375,
+            0.125,
+        ),
     ]
     given_record["hparams"]["epsilon"] = "51/255 rms"
     given_record["accuracy"]["a"]["attacked"], given_record["accuracy"]["b"]["attacked"] = 0.125, 0.5

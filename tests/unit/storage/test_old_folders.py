@@ -52,8 +52,8 @@ def test_report(sweep: Path, domainwise: Callable[..., Any]) -> None:
     outcome = domainwise("report", sweep)
     assert outcome.code == 0, outcome.err
     rows = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert "erm 60.0 ± 0.0 50.0 ± 0.0 50.0 ± 0.0 45.0 ± 3.5 45.0 ± 3.5 50.0" in rows
-    assert "mat 50.0 ± 7.1 50.0 ± 0.0 50.0 ± 0.0 45.0 ± 3.5 45.0 ± 3.5 48.0" in rows
+    assert "erm 60.0 ± 0.0 50.0 ± 0.0 50.0 ± 0.0 45.0 ± 5.0 45.0 ± 5.0 50.0" in rows
+    assert "mat 50.0 ± 10.0 50.0 ± 0.0 50.0 ± 0.0 45.0 ± 5.0 45.0 ± 5.0 48.0" in rows
 
 
 def test_sweep_status(sweep: Path, domainwise: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """`run_sweep` runs what is not done yet, and `repeat_best` repeats what was selected with new seeds."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from inline_engine import InlineEngine
 from domainwise.errors import DomainwiseError, RunInterrupted
 from domainwise.storage.run_folder import SCHEMA, RunFolder, RunStatus
 from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
+from domainwise.sweeps.engine import EngineCallbacks
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.runner import SweepCallbacks, SweepOutcome, make_engine, plan_best_runs, repeat_best, run_sweep
 from domainwise.sweeps.spec import SweepSpec
@@ -97,6 +99,36 @@ def test_run_sweep_skips_failed_runs_unless_asked_to_retry(tmp_path: Path) -> No
     assert run(SPEC, folder) == (outcome, [])
     assert run(SPEC, folder, retry_failed=True) == (SweepOutcome(2, 0), [MAT])
     assert not (folder / MAT / "failed.txt").exists()
+
+
+def test_a_sweep_of_which_no_run_began_binds_nothing(tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise DomainwiseError("no cluster")
+
+    def fail(configs: Sequence[RunConfig], callbacks: EngineCallbacks) -> None:
+        for index in range(len(configs)):
+            callbacks.on_failed(index, "no weights")
+
+    with pytest.raises(DomainwiseError, match="no cluster"):
+        run_sweep(replace(SPEC, draws=3), tmp_path, engine=refuse)
+    assert run_sweep(SPEC, tmp_path, engine=fail) == SweepOutcome(0, 2)
+    others = replace(SPEC, settings={**SPEC.settings, "steps": 1})
+    assert run(others, tmp_path, retry_failed=True) == (SweepOutcome(2, 0), [ERM, MAT])
+    with pytest.raises(DomainwiseError, match="was started with steps 1, not 2"):
+        run(SPEC, tmp_path)
+
+
+def test_a_sweep_takes_no_folder_with_runs_that_it_has_not_planned(tmp_path: Path) -> None:
+    plan = plan_sweep(replace(SPEC, trials=2), tmp_path / "sweep")
+    for planned, config in plan.items():
+        if planned.trial == 1:
+            write_run(planned, config, {"shift_0": 0.5, "shift_8": 0.5})
+    with pytest.raises(
+        DomainwiseError, match=r"contains runs that are not of this sweep \(.*-trial1\); choose another"
+    ):
+        run(SPEC, tmp_path / "sweep")
+    assert not (tmp_path / "sweep" / "sweep.toml").exists()
+    assert not (tmp_path / "sweep" / "plan.jsonl").exists()
 
 
 def test_repeat_best_trains_the_selected_runs_with_new_seeds(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def test_the_flow_is_the_limit_of_gradient_descent(points: Points, adversary: Ad
     times = [0.5, 3.0]
     solution = solve_flow(points, times, adversary, radius)
     for time, weights in zip(times, solution, strict=True):
-        coarse, fine = (descend(points, time, steps, adversary, radius) for steps in (2_000, 20_000))
-        np.testing.assert_allclose(weights, fine, atol=3e-4)
+        coarse, fine = (descend(points, time, steps, adversary, radius) for steps in (250, 2_500))
+        np.testing.assert_allclose(weights, fine, atol=4e-4)
         # Ten times smaller steps come about ten times closer, down to the size of the rounded corner.
         assert np.abs(fine - weights).max() < 0.3 * np.abs(coarse - weights).max() + 1e-5
 
@@ -42,7 +42,7 @@ def test_the_domain_wise_maximum_is_exact(seed: int) -> None:
     random = np.random.default_rng(seed)
     points, radius = Task(0.8).sample(12, seed), 0.4
     w = random.normal(size=2)
-    angles = np.linspace(0, 2 * np.pi, 2001)
+    angles = np.linspace(0, 2 * np.pi, 501)
     ball = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     best = 0.0
     for name in (0, 1):
@@ -51,7 +51,7 @@ def test_the_domain_wise_maximum_is_exact(seed: int) -> None:
         best += max(loss(part, w, delta) for delta in np.concatenate([ball, 0.5 * ball]))
     # The claimed maximum, from its gradient: integrated along a ray from the origin, where it is 1.
     direction = build_direction(points, "domain", radius, corner=0.0)
-    steps = (np.arange(4000) + 0.5) / 4000
+    steps = (np.arange(1000) + 0.5) / 1000
     claimed = 1 - np.mean([direction(s * w) @ w for s in steps])
     assert claimed == pytest.approx(best, rel=2e-3)
 
@@ -60,7 +60,7 @@ def test_the_sample_wise_maximum_is_exact() -> None:
     points, radius, w = Task(0.7).sample(12, 3), 0.4, np.array([0.6, -0.3])
     worst = -radius * points.y[:, None] * w / np.linalg.norm(w)
     direction = build_direction(points, "sample", radius)
-    claimed = 1 - np.mean([direction(s * w) @ w for s in (np.arange(4000) + 0.5) / 4000])
+    claimed = 1 - np.mean([direction(s * w) @ w for s in (np.arange(1000) + 0.5) / 1000])
     assert claimed == pytest.approx(loss(points, w, worst), rel=1e-4)
 
 

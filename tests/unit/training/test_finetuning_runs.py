@@ -85,7 +85,7 @@ def test_a_run_whose_config_has_no_list_of_names_is_an_error(tmp_path: Path, nam
 
 
 def test_recomputing_activations_is_not_part_of_what_a_run_is(tmp_path: Path) -> None:
-    settings = {"network": "resnet18", "weights": "none", "steps": 2, "record_every": 1}
+    settings = {"network": "shufflenet_v2_x0_5", "weights": "none", "steps": 2, "record_every": 1}
     tiny_run(tmp_path / "plain", **settings, stop_after=1)
     tiny_run(tmp_path / "saving", **settings, gradient_checkpointing=True, stop_after=1)
     tiny_run(tmp_path / "plain", **settings, gradient_checkpointing=True)

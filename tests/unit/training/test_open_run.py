@@ -1,5 +1,6 @@
 """`open_run` returns the data that a run was trained on."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from domainwise.data import Dataset, silhouettes, silhouettes_spurious
+from domainwise.data import Dataset, Domain, silhouettes, silhouettes_spurious
 from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
+from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, train
 from domainwise.training.loading import load_model, open_run
 
@@ -92,6 +94,28 @@ def test_other_data_is_an_error(run: Path) -> None:
         open_run(run, dataset=silhouettes_spurious)
     with pytest.raises(DomainwiseError, match=r"domain_sizes is \[56, 56\], expected \[48, 48\]"):
         open_run(run, dataset=larger)
+
+
+def test_chance_is_the_accuracy_of_the_best_constant_prediction(tmp_path: Path) -> None:
+    """Class 0 is 3 of 4 images in one training domain and 1 of 8 in the other; the test domain does not count."""
+    labels = {"a": [0, 0, 0, 1] * 5, "b": [0, 1, 1, 1, 2, 2, 1, 1] * 5, "c": [2] * 20}
+    domains = tuple(
+        Domain(name, torch.zeros(len(each), 3, 8, 8, dtype=torch.uint8), torch.tensor(each))
+        for name, each in labels.items()
+    )
+
+    def skewed(seed: int = 0) -> Dataset:
+        return Dataset("skewed", ("x", "y", "z"), domains, network="small_cnn")
+
+    config = RunConfig(skewed, "erm", test_domains=("c",), steps=1, batch_size=2, output=tmp_path / "run")
+    folder = RunFolder(train(config).folder)
+    chance = folder.read_config()["data"]["chance"]
+    assert chance == pytest.approx((1 / 4 + 5 / 8) / 2)
+    # A run from before it was stored is still the same run.
+    stored = json.loads(folder.config_file.read_text())
+    del stored["data"]["chance"]
+    folder.config_file.write_text(json.dumps(stored))
+    assert train(config).folder == folder.path
 
 
 def test_custom_dataset_must_be_passed(run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from domainwise.perturbations import Perturbation
 from domainwise.storage.run_folder import RunFolder
 from domainwise.training import RunConfig, load_algorithm, train
 
-SMALL = {"train_count": 60, "test_count": 40, "shifts": [0, 8]}
+SMALL = {"train_count": 20, "test_count": 10, "shifts": [0], "image_size": 16}
 KEPT = [
     ("uat", {}, {"delta"}),
     ("mat", {"count": 3, "weights": "domain"}, {"delta", "components", "mixing_weights"}),

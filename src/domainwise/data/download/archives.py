@@ -47,8 +47,6 @@ def unpack_archive(archive: Path, target: Path, *, on_progress: OnProgress = ign
         partial.mkdir(parents=True)
         unpack(archive, partial, on_progress)
         os.rename(partial, target)
-    except tarfile.FilterError as error:
-        raise _unsafe_member(archive, error.tarinfo.name) from error
     except _DAMAGE_ERRORS as error:
         raise DomainwiseError(f"{archive} is damaged ({error}): delete it to download it again") from error
     except OSError as error:
@@ -95,17 +93,45 @@ def _is_plain_member(member: zipfile.ZipInfo) -> bool:
 
 def _unpack_tar(archive: Path, target: Path, on_progress: OnProgress) -> None:
     with tarfile.open(archive, _tar_mode(archive.name)) as file:
-        members = file.getmembers()
+        # Symbolic links last: nothing can be written through them.
+        members = sorted(file.getmembers(), key=tarfile.TarInfo.issym)
         _check_end(file)
-        # tarfile's filter resolves links on disk, but some versions let a hard link duplicate a symlink in a folder
-        # from where it points outside.
-        regular = {member.name for member in members if member.isreg()}
-        regular -= {member.name for member in members if member.issym()}
+        root = target.resolve()
         for done, member in enumerate(members, start=1):
-            if member.islnk() and member.linkname not in regular:
+            if not _write_member(file, member, root):
                 raise _unsafe_member(archive, member.name)
-            file.extract(member, target, filter="data")
             on_progress(f"unpacking {archive.name}", done, len(members))
+
+
+def _write_member(file: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> bool:
+    """Write a file, folder or link below `root`; return False if the member is anything else or leads outside.
+
+    `TarFile.extract` is safe only with a filter, which Python before 3.11.4 does not have. As with zip files, names and
+    contents are all that is taken over: no owners, modes or times.
+    """
+    name, link = Path(member.name.lstrip("/")), Path(member.linkname)
+    if not _stays_inside(name):
+        return False
+    path = root / name
+    (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
+    if member.isreg():
+        content = file.extractfile(member)
+        assert content is not None
+        with content, open(path, "wb") as copy:
+            shutil.copyfileobj(content, copy)
+    elif member.islnk() and _stays_inside(link) and (root / link).is_file():
+        path.hardlink_to(root / link)
+    elif member.issym() and _stays_inside(link, len(name.parts) - 1) and path.parent.resolve() == path.parent:
+        path.symlink_to(link)
+    else:
+        return member.isdir()
+    return True
+
+
+def _stays_inside(path: Path, levels: int = 0) -> bool:
+    """Return whether a relative path leads up by at most `levels`, and only at its start, where no link can be."""
+    up = path.parts.count("..")
+    return not path.anchor and "\0" not in str(path) and up <= levels and path.parts[:up] == ("..",) * up
 
 
 def _check_end(file: tarfile.TarFile) -> None:

@@ -44,7 +44,7 @@ def find_caveats(
         *(
             caveat
             for name, models in selected.items()
-            for caveat in (_check_chance(models, name, page_runs) if data.runs.metric.has_chance_level else [])
+            for caveat in (_check_chance(models, name) if data.runs.metric.has_chance_level else [])
         ),
         *_check_missing(tables, grids),
         *_check_equal("steps", "were trained for different numbers of steps", _collect_steps(page_runs.values())),
@@ -104,24 +104,22 @@ def _check_oracle(selections: Collection[str]) -> list[Caveat]:
     return [Caveat("oracle", text)]
 
 
-def _check_chance(selected: pl.DataFrame, selection: str, page_runs: Mapping[str, PageRun]) -> list[Caveat]:
-    examples: dict[tuple[str, int], list[str]] = {}
+def _check_chance(selected: pl.DataFrame, selection: str) -> list[Caveat]:
+    examples: dict[str, list[str]] = {}
     # A model that is tested on several domains counts once.
-    models = selected.group_by("dataset", "algorithm", "run", "trial", "step", "training", maintain_order=True)
+    collapsed = selected.filter("is_collapsed", pl.col("training").is_not_null())
+    models = collapsed.group_by("dataset", "algorithm", "run", "trial", "step", "training", maintain_order=True)
     for row in models.agg(pl.col("test_domain")).iter_rows(named=True):
-        classes = page_runs[row["run"]].classes if row["run"] in page_runs else None
-        if classes and row["training"] is not None and row["training"] < 1 / classes:
-            tested = f" tested on {row['test_domain'][0]}" if len(row["test_domain"]) == 1 else ""
-            example = f"{row['algorithm']}{tested}, trial {row['trial']}: {100 * row['training']:.1f} %"
-            examples.setdefault((row["dataset"], classes), []).append(example)
+        tested = f" tested on {row['test_domain'][0]}" if len(row["test_domain"]) == 1 else ""
+        example = f"{row['algorithm']}{tested}, trial {row['trial']}: {100 * row['training']:.1f} %"
+        examples.setdefault(row["dataset"], []).append(example)
     return [
         Caveat(
             "chance",
             f"{pluralize(len(cases), 'model')} selected by {selection} on {dataset} "
-            f"{'is' if len(cases) == 1 else 'are'} below chance ({100 / classes:.1f} %) on the training domains "
-            f"({_shorten_list(cases)}).",
+            f"{'is' if len(cases) == 1 else 'are'} at chance level on the training domains ({_shorten_list(cases)}).",
         )
-        for (dataset, classes), cases in examples.items()
+        for dataset, cases in examples.items()
     ]
 
 

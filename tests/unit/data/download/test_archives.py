@@ -18,8 +18,16 @@ from domainwise.errors import DomainwiseError
 
 FILES = {"kfold/photo/dog/1.jpg": b"one" * 1000, "kfold/sketch/cat/2.jpg": b"two", "notes.txt": b""}
 OUTSIDE = ["../out.txt", "a/../../out.txt"]
-# zipfile would rename these silently; tarfile's filter keeps them inside the folder, as every tar does.
+# zipfile would rename these silently; in a tar, they stay inside the folder, as with every tar program.
 NOT_PLAIN = ["/tmp/out.txt", "C:/out.txt", "c:out.txt", "a\\..\\..\\out.txt", "a/d:/x"]
+
+
+@pytest.fixture(autouse=True, params=["filters", "no filters"])
+def tarfile_edition(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python before 3.11.4 has no filters for tar files."""
+    if request.param == "no filters":
+        for name in [name for name in vars(tarfile) if name.endswith("_filter") or name == "FilterError"]:
+            monkeypatch.delattr(tarfile, name)
 
 
 def make_zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -73,6 +81,14 @@ def test_folders_are_readable_whatever_their_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE((target / "closed").stat().st_mode) & 0o700 == 0o700
 
 
+def test_modes_of_a_tar_are_ignored(tmp_path: Path) -> None:
+    bold = tarfile.TarInfo("bold")
+    bold.mode = 0o7777
+    target = unpack_archive(make_tar(tmp_path / "data.tar", FILES, bold), tmp_path / "new")
+    (tmp_path / "usual").touch()
+    assert (target / "bold").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 @pytest.mark.parametrize(
     ("bad", "kind"),
     [(bad, kind) for bad in OUTSIDE for kind in ("zip", "tar", "tar.gz")] + [(bad, "zip") for bad in NOT_PLAIN],
@@ -85,6 +101,14 @@ def test_member_outside_the_folder_raises(tmp_path: Path, bad: str, kind: str) -
         unpack_archive(archive, target)
     assert str(caught.value) == (f"refused to unpack {archive.name}: member {bad!r} is not a file or folder inside it")
     assert set(tmp_path.rglob("*")) == {archive, target.parent}
+
+
+def test_name_that_no_file_can_have_raises(tmp_path: Path) -> None:
+    odd = tarfile.TarInfo("odd")
+    odd.pax_headers = {"path": "a\0b"}
+    archive = make_tar(tmp_path / "data.tar", FILES, odd)
+    with pytest.raises(DomainwiseError, match=r"refused to unpack data.tar: member 'a\\x00b'"):
+        unpack_archive(archive, tmp_path / "new")
 
 
 @pytest.mark.parametrize("odd", NOT_PLAIN)
@@ -105,6 +129,9 @@ def test_odd_names_in_a_tar_stay_in_the_folder(tmp_path: Path, odd: str) -> None
         # Each points inside by its name alone, but together they lead out.
         ([link("a", "."), link("b", "a/..")], "b"),
         ([link("a", "."), link("a/b", "..")], "a/b"),
+        # The second is in another folder than its name says.
+        ([link("x/y/a", "../../kfold"), link("x/y/a/up", "../../..")], "x/y/a/up"),
+        ([link("a", "b/.."), link("b", ".")], "a"),
         # A copy of a symlink in another folder, before or after that symlink.
         ([link("x/y/a", "../../kfold"), link("h", "x/y/a", tarfile.LNKTYPE)], "h"),
         ([link("h", "x/y/a", tarfile.LNKTYPE), link("x/y/a", "../../kfold")], "h"),
@@ -113,6 +140,8 @@ def test_odd_names_in_a_tar_stay_in_the_folder(tmp_path: Path, odd: str) -> None
         ([link("h", "../secret", tarfile.LNKTYPE)], "h"),
         ([link("pipe", "", tarfile.FIFOTYPE)], "pipe"),
         ([link("device", "", tarfile.CHRTYPE)], "device"),
+        ([link("disk", "", tarfile.BLKTYPE)], "disk"),
+        ([link("label", "", b"V")], "label"),
     ],
 )
 def test_link_to_the_outside_or_device_raises(tmp_path: Path, links: list[tarfile.TarInfo], refused: str) -> None:
@@ -123,12 +152,14 @@ def test_link_to_the_outside_or_device_raises(tmp_path: Path, links: list[tarfil
 
 
 def test_nothing_is_written_through_a_link_to_the_outside(tmp_path: Path) -> None:
-    # "b" leads outside only once "a" exists.
+    (tmp_path / "inner").mkdir()
     later = tarfile.TarInfo("b/out.txt")
-    archive = make_tar(tmp_path / "data.tar", FILES, link("b", "a/.."), link("a", "."), later)
-    with pytest.raises(DomainwiseError, match=r"member 'b/out\.txt'"):
-        unpack_archive(archive, tmp_path / "new")
-    assert list(tmp_path.iterdir()) == [archive]
+    # In the second, "b" leads outside only once "a" exists.
+    for links in ([link("b", "..")], [link("b", "a/.."), link("a", ".")]):
+        archive = make_tar(tmp_path / "data.tar", FILES, *links, later)
+        with pytest.raises(DomainwiseError, match="member 'b'"):
+            unpack_archive(archive, tmp_path / "inner" / "new")
+        assert set(tmp_path.rglob("*")) == {archive, tmp_path / "inner"}
 
 
 def test_links_inside_the_folder_are_unpacked(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_all_metrics_and_a_matrix_per_test_domain(tmp_path: Path) -> None:
     assert re.findall(r'<th scope="col">(.*?)</th>', head[0]) == ["method", "accuracy", "macro-F1", "ECE"]
     # The mean over trials, and the standard error over two of them.
     assert [float(value) for value in re.findall(r'data-value="([^"]+)"', head[0])] == pytest.approx([70, 25, 17.5])
-    assert '17.5<span class="error"> ± 3.5' in head[0]
+    assert '17.5<span class="error"> ± 5.0' in head[0]
     view = page.partition('data-selection="training_domain"')[2].partition('class="view"')[0]
     matrices = re.findall(r"<svg[^>]*Confusion matrix of erm on (\w+) of toy: 65\.0 %.*?</svg>", view, re.DOTALL)
     assert matrices == ["art", "sketch"]

@@ -156,7 +156,7 @@ def test_models_are_selected_per_radius(tmp_path: Path) -> None:
     assert (small.epsilon, large.epsilon) == (0.1, 10)
     assert small.cell.mean == pytest.approx(52)
     assert large.cell.mean == pytest.approx(62)
-    assert large.cell.error == pytest.approx(2 * (2 / 3) ** 0.5 / 3**0.5)
+    assert large.cell.error == pytest.approx(2 / 3**0.5)
     assert curves.reference is not None
     assert curves.reference.mean == pytest.approx(42)
 
