@@ -26,7 +26,7 @@ SECONDS = 240
 # Only imported, as in domainwise/sweeps/fork_server.py.
 MODULES = (
     *("safetensors.torch", "torch._dynamo", "torch.distributed.run", "torchvision"),
-    *("domainwise.sweeps.runner", "domainwise.training.trainer"),
+    "domainwise.training.trainer",  # and nothing that imports polars, whose threads could hold a lock during a fork
 )
 
 
