@@ -9,7 +9,13 @@ import typer
 from typer.testing import CliRunner
 
 from domainwise.cli import options
-from domainwise.cli.options import add_run_options, parse_dataset_options, parse_literals, parse_pairs
+from domainwise.cli.options import (
+    add_run_options,
+    parse_dataset_options,
+    parse_literals,
+    parse_pairs,
+    write_out_augment,
+)
 from domainwise.errors import DomainwiseError
 from domainwise.training.config import OPTION_SETTINGS, RunConfig, option_names, setting
 
@@ -24,7 +30,7 @@ def run_command(names: Sequence[str], *args: str, is_default_none: bool = False)
 
     app = typer.Typer()
     app.command()(command)
-    outcome = CliRunner().invoke(app, args)
+    outcome = CliRunner().invoke(app, write_out_augment(args))
     assert outcome.exit_code == 0, outcome.output
     return calls[0]
 
@@ -72,6 +78,25 @@ def test_only_given_options_are_settings_of_a_sweep() -> None:
         "augment": False,
         "dropout": 0.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--augment", True),
+        ("--augment --steps 3", True),
+        ("--augment -o there", True),
+        ("--augment strong --steps 3", "strong"),
+        ("--augment=strong", "strong"),
+        ("--no-augment", False),
+        ("--no-augment --augment", True),
+        ("--augment strong --no-augment", False),
+    ],
+)
+def test_the_value_of_augment_is_optional(words: str, expected: bool | str) -> None:
+    names = ["augment", "steps", "output"]
+    assert run_command(names, *words.split(), is_default_none=True)["augment"] == expected
+    assert run_command(names, *words.split())["augment"] == expected
 
 
 def test_a_new_field_is_a_new_option(monkeypatch: pytest.MonkeyPatch) -> None:

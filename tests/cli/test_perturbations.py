@@ -116,3 +116,26 @@ def test_errors_are_one_line(
     assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(("prior", "rows"), [("filter", 2), ("all", 4)])
+def test_what_a_prior_looks_like(domainwise: Callable[..., Any], tmp_path: Path, prior: str, rows: int) -> None:
+    result = domainwise("perturbations", "--show-prior", prior, "-o", tmp_path)
+    assert result.code == 0, result.err
+    with Image.open(tmp_path / f"prior_{prior}.png") as picture:
+        assert picture.size[1] / picture.size[0] == pytest.approx((1.3 * rows + 0.5) / 12.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give run folders, or --show-prior"),
+        (("runs", "--show-prior", "filter"), "give run folders, or --show-prior"),
+        (("--show-prior", "filtr"), "did you mean 'filter'"),
+        (("--show-prior", "features"), "have no picture"),
+    ],
+)
+def test_priors_that_cannot_be_shown(domainwise: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
+    result = domainwise("perturbations", *words)
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert message in result.err

@@ -168,6 +168,8 @@ def test_rank_above_the_image_size_prints_a_note(domainwise: Cli, tmp_path: Path
         (["--test-domain", "shift_9"], "unknown domain of silhouettes 'shift_9'; did you mean 'shift_"),
         (["--train-domain", "shift_0"], "domain 'shift_0' of silhouettes has the fixed role test, not train"),
         (["--evaluate", "al"], "unknown evaluate 'al'; did you mean 'all'?"),
+        (["--augment", "stong"], "unknown augment 'stong'; did you mean 'strong'? Choices: true, false, strong"),
+        (["--augment="], "unknown augment ''. Choices: true, false, strong"),
         (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
         (["--dropout", "1"], "dropout must be a number of at least 0 and below 1, got 1.0"),
         (["--layer-decay", "nan"], "layer_decay must be a number of at least 0 and below 1, got nan"),

@@ -17,6 +17,7 @@ from domainwise.algorithms import ALGORITHMS, ERM
 from domainwise.algorithms.base import Batches, Measurements
 from domainwise.averaging import AVERAGES, build_average
 from domainwise.data.augmentation import augment_batch
+from domainwise.data.strong_augmentation import augment_strongly
 from domainwise.explain.gradcam import compute_gradcam, find_target_layer
 from domainwise.fake_device import DEVICE, DeviceMixError, FakeDevice
 from domainwise.perturbations import (
@@ -100,18 +101,24 @@ def test_every_perturbation_runs_on_a_gpu(kind: type[Perturbation], settings: di
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_augmentation_runs_on_a_gpu_without_waiting_for_it(dtype: torch.dtype, channels: int) -> None:
-    images = torch.randint(256, (20, channels, 12, 12), generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("augment", [augment_batch, augment_strongly])
+def test_augmentation_runs_on_a_gpu_without_waiting_for_it(
+    dtype: torch.dtype, channels: int, augment: Callable[[Tensor, torch.Generator], Tensor]
+) -> None:
+    images = torch.randint(256, (60, channels, 20, 20), generator=torch.Generator().manual_seed(0))
     images = images.to(dtype) if dtype == torch.uint8 else images / 255
-    expected = augment_batch(images, torch.Generator().manual_seed(0))
+    expected = augment(images, torch.Generator().manual_seed(0))
     with FakeDevice() as gpu:
         on_device = images.to(DEVICE)
         gpu.waits.clear()
-        views = augment_batch(on_device, torch.Generator().manual_seed(0))
+        views = augment(on_device, torch.Generator().manual_seed(0))
         assert not gpu.waits
         views = views.cpu()
     # On the CPU, bytes are resized by another kernel, which rounds to bytes.
-    torch.testing.assert_close(views, expected, atol=0.02 if dtype == torch.uint8 else 1e-6, rtol=0)
+    difference = (views - expected).abs()
+    if augment is augment_strongly and dtype == torch.uint8:
+        difference = difference.quantile(0.98)  # a byte may be the other side of a threshold
+    assert difference.max() < (0.02 if dtype == torch.uint8 else 1e-6)
 
 
 @pytest.mark.parametrize("name", AVERAGES)

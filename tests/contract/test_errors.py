@@ -54,6 +54,9 @@ WRONG = {
     "iga": {"penalty_weight": -1.0},
     "trm": {"implicit_weight": -1.0, "anneal_steps": -1, "group_step_size": -0.1},
     "selfreg": {"feature_weight": -1.0},
+    "randconv": {"identity": 1.1, "consistency": -1.0},
+    "mixstyle": {"probability": 1.1, "stages": 0, "alpha": 0.0},
+    "dsu": {"probability": -0.1, "stages": 0},
     "ncdg": {"temperature": 0.0, "coverage_weight": -1.0, "similarity_weight": -1.0},
     "sd": {"penalty_weight": -1.0},
     "iberm": {"penalty_weight": -1.0, "anneal_steps": -1},
@@ -138,6 +141,25 @@ def test_miro_needs_the_shape_of_an_image() -> None:
     network.input_shape = None
     with pytest.raises(ValueError, match="MIRO needs the shape of an image; pass input_shape"):
         build("miro", network)
+
+
+@pytest.mark.parametrize("shape", [None, (432,)])
+@pytest.mark.parametrize("name", ["mixstyle", "dsu"])
+def test_styles_need_images(name: str, shape: tuple[int, ...] | None) -> None:
+    network = plain_network()
+    network.input_shape = shape
+    with pytest.raises(ValueError, match=r"needs images; pass input_shape=\(channels, height, width\), got "):
+        build(name, network)
+
+
+def test_randconv_needs_images() -> None:
+    with pytest.raises(ValueError, match=r"needs images of shape \(channels, height, width\), got \(432,\)"):
+        build("randconv", plain_network(), input_shape=(432,))
+
+
+def test_mixing_with_other_domains_needs_two() -> None:
+    with pytest.raises(ValueError, match="mix='crossdomain' needs at least 2 training domains, got 1"):
+        fresh("mixstyle", num_domains=1, mix="crossdomain")
 
 
 @pytest.mark.parametrize("sizes", [None, [10], [10, 10, 10]])

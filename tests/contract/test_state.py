@@ -39,12 +39,28 @@ EVENTFUL = {
     "rdm": {"anneal_steps": 3},
     "cad": {"project": True},
     "trm": {"anneal_steps": 2, "implicit_weight": 0.1},
+    "randconv": {"consistency": 10.0},
+    "mixstyle": {"mix": "crossdomain"},
 }
 # A warm-up that ends with the third update, or third domain.
 WARM = {"num_steps": 6, "warmup": 0.5}
 SHARP = [
     *((name, {"sharpness": Sharpness(0.1)}) for name in ("erm", "groupdro", "mixup", "fishr", "at", "mat", "ldat")),
+    *((name, {"sharpness": Sharpness(0.1)}) for name in ("randconv", "mixstyle", "dsu")),
     ("uat", {"sharpness": Sharpness(0.1, 0.001), "order": "sequential"}),
+]
+PRIORS = [
+    ("at", {"prior": "filter", "kernel_size": 3, "adversary": "worst_of", "clean_share": 0.5}),
+    ("at", {"prior": "tone", **WARM}),
+    ("at", {"prior": "features", "adversary": "random"}),
+    ("uat", {"prior": "filter", "attack_share": 0.5}),
+    ("uat", {"prior": "tone", "schedule": "simultaneous", "clean_share": 0.4}),
+    ("uat", {"prior": "spectrum", "adversary": "random", **WARM}),
+    ("uat", {"prior": "features", "clean_weight": 1.0}),
+    ("mat", {"prior": "filter", "count": 2, "weights": "assigned", "adversary": "worst_of"}),
+    ("mat", {"prior": "features", "count": 2, "weights": "soft"}),
+    ("ldat", {"prior": "spectrum", "rank": 2, "attack_share": 0.5}),
+    ("ldat", {"adversary": "worst_of", "rank": 2, "order": "sequential"}),
 ]
 CASES = [
     *((name, EVENTFUL.get(name, {})) for name in ALGORITHMS),
@@ -54,6 +70,7 @@ CASES = [
     ("uat", {"order": "sequential", **WARM}),
     ("ldat", {"schedule": "simultaneous", **WARM}),
     *SHARP,
+    *PRIORS,
 ]
 
 
@@ -99,6 +116,7 @@ def test_results_are_reproducible_to_the_bit(name: str, hparams: dict[str, objec
     [
         *("at", "uat", "mat", "ldat", "mixup", "mldg", "sagnet", "ncdg", "gut"),
         *("causirlcoral", "causirlmmd", "urm", "adrmx", "fish", "selfreg"),
+        *("randconv", "mixstyle", "dsu"),
     ],
 )
 def test_random_draws_come_from_the_given_generator(name: str) -> None:

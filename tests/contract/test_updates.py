@@ -37,8 +37,9 @@ AGREEABLE = {
 # The agreement must exceed its threshold in SANDMask, and the few components of a bias may not agree at all.
 MAY_REST = ["sandmask"]
 
-# With its default weight IGA sooner makes all gradients zero than equal, on these few images.
-LENIENT = {"iga": {"penalty_weight": 0.1}}
+# With its default weight IGA sooner makes all gradients zero than equal, on these few images. This network has no maps,
+# so MixStyle swaps the colours of the images, which determine the classes here.
+LENIENT = {"iga": {"penalty_weight": 0.1}, "mixstyle": {"probability": 0.05}}
 
 
 def dim(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from sharded_attacks import (
     ascend,
     attack,
     attack_from_own_starts,
+    train_features,
     train_wrapped,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -36,6 +37,7 @@ if __name__ == "__main__":
         wrap = partial(DistributedDataParallel, **settings)
         for part in ("network", "wrapper"):
             states[f"{name} {part}"] = train_wrapped(wrap, EVEN[rank], is_called_inside=part == "network")
+    states["features"] = train_features(DistributedDataParallel, EVEN[rank])
     for one_pass in (False, True):
         states[f"own starts {one_pass}"] = attack_from_own_starts(rank, EVEN[rank], one_pass=one_pass)
     for counts in ((3, 3), (1, 4), (2, 0), (0, 0)):

@@ -13,6 +13,7 @@ from domainwise import (
     SampleWisePerturbation,
     UniversalPerturbation,
 )
+from domainwise.perturbations import FeaturePrior, FilterPrior, SpectrumPrior, TonePrior
 
 SHAPE = (3, 6, 6)
 CASES: dict[str, Callable[[], Perturbation]] = {
@@ -27,6 +28,12 @@ CASES: dict[str, Callable[[], Perturbation]] = {
     "low-rank projected": lambda: _build(LowRankPerturbation, rank=2, solver="projected", warmup_steps=3),
     "assigned": lambda: _build(MultiplePerturbation, weights="assigned", count=3, warmup_steps=3),
     "soft": lambda: _build(MultiplePerturbation, weights="soft", count=3),
+    "filter": lambda: _build(UniversalPerturbation, prior=FilterPrior(3)),
+    "assigned tone": lambda: _build(MultiplePerturbation, weights="assigned", count=3, prior=TonePrior()),
+    "spectrum": lambda: _build(LowRankPerturbation, rank=2, prior=SpectrumPrior()),
+    "worst of filters": lambda: _build(UniversalPerturbation, prior=FilterPrior(3), adversary="worst_of"),
+    "assigned, worst": lambda: _build(MultiplePerturbation, count=3, prior=TonePrior(), adversary="worst_of"),
+    "random": lambda: _build(UniversalPerturbation, prior=TonePrior(), adversary="random", warmup_steps=3),
     "subspace": lambda: _build(MultiplePerturbation, weights="subspace", count=3),
 }
 ONE_PASS = ["universal", "universal, raw gradients", "multiple", "low-rank factors", "low-rank projected"]
@@ -107,6 +114,25 @@ def attack_from_own_starts(rank: int, part: list[int], *, one_pass: bool) -> dic
     states = attack(perturbation, part)
     states.pop("perturbed")
     return states
+
+
+def train_features(wrap: Callable[[nn.Module], nn.Module], part: list[int]) -> dict[str, Tensor]:
+    """Return the weights of a network, and the perturbation of its features, after three updates on this part."""
+    x, y, domain, _ = _make_problem()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+    model = wrap(network)
+    perturbation = _build(UniversalPerturbation, prior=FeaturePrior(network, ["0"]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        x_adv = perturbation.attack(
+            x[part], domain[part], lambda x: F.cross_entropy(model(x), y[part], reduction="none")
+        )
+        optimizer.zero_grad()
+        with perturbation.applied():
+            F.cross_entropy(model(x_adv), y[part]).backward()
+        optimizer.step()
+    return {**network.state_dict(), **state_of(perturbation)}
 
 
 def state_of(perturbation: Perturbation) -> dict[str, Tensor]:

@@ -87,6 +87,16 @@ def test_stopped_twice_it_ends_with_the_same_records_and_weights(
     assert find_differences(read_outcome(tmp_path / "parts"), uninterrupted) == []
 
 
+def test_a_run_with_strong_augmentation_resumes(images: Path, uninterrupted: dict[str, Any], tmp_path: Path) -> None:
+    train_run(images, tmp_path / "whole", augment="strong")
+    with pytest.raises(RunInterrupted):
+        train_run(images, tmp_path / "parts", stop_at_call(2), augment="strong")
+    train_run(images, tmp_path / "parts", augment="strong")
+    whole = read_outcome(tmp_path / "whole")
+    assert find_differences(read_outcome(tmp_path / "parts"), whole) == []
+    assert "/records/0/loss" in find_differences(whole, uninterrupted)
+
+
 def test_augmentation_and_dropout_change_the_result(images: Path, tmp_path: Path) -> None:
     """So the other tests are about them."""
     train_run(images, tmp_path / "both", steps=1)

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_attacks import CASES, ONE_PASS, SHARES, WHOLE, WRAPPERS, ascend, attack, attack_from_own_starts, state_of
+from sharded_attacks import (
+    CASES,
+    ONE_PASS,
+    SHARES,
+    WHOLE,
+    WRAPPERS,
+    ascend,
+    attack,
+    attack_from_own_starts,
+    state_of,
+    train_features,
+)
 from torch import Tensor
 from warm_python import WarmPython
 
@@ -62,6 +73,16 @@ def test_an_attack_may_call_a_network_wrapped_for_distributed_training(name: str
         assert torch.equal(first[f"{name} wrapper"][key], tensor)
         # Each rank has its own statistics until the next forward pass.
         assert "running" in key or torch.equal(second[f"{name} wrapper"][key], tensor)
+
+
+def test_features_of_a_network_wrapped_for_distributed_training(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["features"] for rank in ranks)
+    for key, tensor in first.items():
+        assert torch.equal(second[key], tensor)
+    # Statistics are those of a rank's own part, so this is not quite the whole batch.
+    expected = train_features(lambda network: network, WHOLE)
+    assert not torch.allclose(first["3.weight"], expected["3.weight"], atol=1e-6)
+    torch.testing.assert_close(first["3.weight"], expected["3.weight"], atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("one_pass", [False, True])

@@ -14,6 +14,7 @@ from domainwise.algorithms.cdann import CDANN
 from domainwise.algorithms.condcad import CondCAD
 from domainwise.algorithms.coral import CORAL
 from domainwise.algorithms.dann import DANN
+from domainwise.algorithms.dsu import DSU
 from domainwise.algorithms.eqrm import EQRM
 from domainwise.algorithms.erm import ERM
 from domainwise.algorithms.ermplusplus import ERMPlusPlus
@@ -28,11 +29,13 @@ from domainwise.algorithms.irm import IRM
 from domainwise.algorithms.ldat import LDAT
 from domainwise.algorithms.mat import MAT
 from domainwise.algorithms.miro import MIRO
+from domainwise.algorithms.mixstyle import MixStyle
 from domainwise.algorithms.mixup import Mixup
 from domainwise.algorithms.mldg import MLDG
 from domainwise.algorithms.mmd import MMD
 from domainwise.algorithms.mtl import MTL
 from domainwise.algorithms.ncdg import NCDG
+from domainwise.algorithms.randconv import RandConv
 from domainwise.algorithms.rdm import RDM
 from domainwise.algorithms.rsc import RSC
 from domainwise.algorithms.sagm import SAGM
@@ -91,6 +94,9 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {
     "trm": TRM,
     "arm": ARM,
     "selfreg": SelfReg,
+    "randconv": RandConv,
+    "mixstyle": MixStyle,
+    "dsu": DSU,
 }
 
 __all__ = [
@@ -102,6 +108,7 @@ __all__ = [
     "CDANN",
     "CORAL",
     "DANN",
+    "DSU",
     "EQRM",
     "ERM",
     "GUT",
@@ -133,7 +140,9 @@ __all__ = [
     "Fish",
     "Fishr",
     "GroupDRO",
+    "MixStyle",
     "Mixup",
+    "RandConv",
     "SANDMask",
     "SagNet",
     "SelfReg",

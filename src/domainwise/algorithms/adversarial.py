@@ -1,7 +1,9 @@
 """Adversarial training against a perturbation: the update shared by AT, UAT, MAT and LDAT."""
 
+import itertools
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -10,12 +12,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms.base import Algorithm, Batches, Measurements, Number, Objective, concatenate_batches
+from domainwise.algorithms.base import (
+    Algorithm,
+    Batches,
+    Measurements,
+    Number,
+    Objective,
+    concatenate_batches,
+    eval_mode,
+    factory_kwargs,
+)
 from domainwise.errors import DomainwiseError
 from domainwise.hparams import Hparams, Power, hparam
 from domainwise.hparams.fields import largest
-from domainwise.perturbations import Perturbation
+from domainwise.networks.stages import find_stages
+from domainwise.perturbations import (
+    FeaturePrior,
+    FilterPrior,
+    Perturbation,
+    PixelPrior,
+    Prior,
+    SpectrumPrior,
+    TonePrior,
+)
 from domainwise.perturbations.base import Ascent, steepest_ascent
+from domainwise.perturbations.device import send_to
 from domainwise.perturbations.radius import parse_radius
 
 Model = Callable[[Tensor], Tensor]
@@ -52,6 +73,29 @@ class AdversarialHparams(Hparams):
     clean_weight: float = hparam(
         0.0, help="Weight of the loss on unperturbed images; 1 weighs both equally, 0 leaves them out.", low=0
     )
+    clean_share: float = hparam(
+        0.0, help="Share of each domain's batch that stays as it is, without an attack.", low=0, high=0.99
+    )
+    attack_share: float = hparam(
+        1.0, help="Share of each domain's perturbed images that its own perturbation is chosen on.", above=0, high=1
+    )
+    prior: Literal["pixels", "filter", "tone", "spectrum", "features"] = hparam(
+        "pixels",
+        help="What may change: pixels, a linear filter, contrast and brightness, amplitudes of frequencies, or the "
+        "statistics of early features. The default epsilon depends on it.",
+    )
+    kernel_size: int = hparam(5, help="Height and width of the kernel with prior=filter, odd.", low=1)
+    feature_stages: int = hparam(2, help="Number of early stages that change with prior=features.", low=1)
+    adversary: Literal["gradient", "worst_of", "random"] = hparam(
+        "gradient", help="Who chooses: gradient, worst_of several random draws, or random as a control."
+    )
+    draws: int = hparam(3, help="Number of draws with adversary=worst_of.", low=1)
+
+    @classmethod
+    def imply(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        prior, adversary = (values.get(name, cls.fields()[name].default) for name in ("prior", "adversary"))
+        radius = RADII.get((prior, adversary), RADII.get((prior, "gradient")))
+        return {**({} if radius is None else {"epsilon": radius}), **super().imply(values)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,6 +113,15 @@ class AdversarialHparams(Hparams):
         return steepest_ascent(self.norm)
 
 
+# Default radii of priors other than pixels. Random filters as large as those of RandConv need the last one.
+RADII: Mapping[tuple[str, str], float] = {
+    ("filter", "gradient"): 0.5,
+    ("filter", "worst_of"): 1.5,
+    ("filter", "random"): 1.5,
+    ("tone", "gradient"): 0.5,
+    ("spectrum", "gradient"): 0.2,
+    ("features", "gradient"): 0.5,
+}
 # The defaults of the fields are the paper's; these replace them.
 STANDARD: Mapping[str, Any] = {"step_size": None, "warmup": 0.5}
 PAPER: Mapping[str, Any] = {"ascent": "gradient", "order": "sequential"}
@@ -126,7 +179,11 @@ class AdversarialAlgorithm(Algorithm):
             raise ValueError(f"{name} needs the shape of an image; pass input_shape=(channels, height, width)")
         is_normalized = getattr(self.hparams, "space", "pixels") == "normalized"
         self.space = NormalizedSpace(self.input_shape) if is_normalized else None
+        if is_normalized and self.hparams.prior != "pixels":
+            raise ValueError("space='normalized' is for prior='pixels'")
         self.perturbation = self.build_perturbation(self.input_shape).trust_inputs_()
+        if self.hparams.attack_share < 1 and not self.perturbation.is_kept:
+            raise ValueError("attack_share needs a perturbation that all images of a domain share: uat or ldat")
         if self.hparams.schedule == "simultaneous":
             if self.sharpness is not None:
                 raise ValueError("SAM and SAGM need schedule='two_pass'")
@@ -135,6 +192,10 @@ class AdversarialAlgorithm(Algorithm):
                     "schedule='simultaneous' needs a perturbation that is kept between updates: uat, ldat, or mat with "
                     "weights='domain'; use schedule='two_pass'"
                 )
+            if self.hparams.adversary != "gradient":
+                raise ValueError("schedule='simultaneous' follows gradients; it needs adversary='gradient'")
+            if self.hparams.attack_share < 1:
+                raise ValueError("schedule='simultaneous' has no attack of its own that attack_share could shorten")
             if self.hparams.loss_cap is not None:
                 raise ValueError(
                     "schedule='simultaneous' has no inner loss to cap; set loss_cap=None or schedule='two_pass'"
@@ -142,7 +203,8 @@ class AdversarialAlgorithm(Algorithm):
 
     @property
     def is_exact_over_ranks(self) -> bool:
-        return True
+        # Statistics of features are those of a rank's own batch.
+        return self.hparams.prior != "features"
 
     @property
     def attack_steps(self) -> int:
@@ -155,38 +217,73 @@ class AdversarialAlgorithm(Algorithm):
 
     def perturbation_settings(self) -> dict[str, Any]:
         """Return the arguments that all perturbations take."""
-        names = ("epsilon", "step_size", "norm", "ascent", "loss_cap")
+        names = ("epsilon", "step_size", "norm", "ascent", "loss_cap", "adversary", "draws")
         settings = {name: getattr(self.hparams, name) for name in names}
         if self.num_steps is not None:
             attacks_per_step = self.num_domains if self.hparams.order == "sequential" else 1
             settings["warmup_steps"] = round(self.hparams.warmup * self.num_steps * attacks_per_step)
         if self.space is not None:
             settings["bounds"] = self.space.bounds()
-        return {**settings, "num_domains": self.num_domains, "generator": self.generator}
+        return {**settings, "prior": self._build_prior(), "num_domains": self.num_domains, "generator": self.generator}
+
+    def _build_prior(self) -> Prior:
+        if self.hparams.prior == "filter":
+            return FilterPrior(self.hparams.kernel_size)
+        if self.hparams.prior == "features":
+            return self._build_feature_prior()
+        if self.hparams.prior == "tone":
+            return TonePrior()
+        return SpectrumPrior() if self.hparams.prior == "spectrum" else PixelPrior()
+
+    def _build_feature_prior(self) -> FeaturePrior:
+        assert self.input_shape is not None
+        featurizer = getattr(self.network, "featurizer", self.network)
+        with eval_mode(self.network):
+            shapes = find_stages(featurizer, torch.zeros(3, *self.input_shape, **factory_kwargs(self.network)))
+        # Their channels need places over which to have a mean and a standard deviation.
+        layers = [name for name, shape in shapes.items() if len(shape) > 2][: self.hparams.feature_stages]
+        if not layers:
+            raise ValueError("prior='features' needs a network whose early layers have maps of features, (b, C, H, W)")
+        return FeaturePrior(featurizer, layers)
 
     def update(self, batches: Batches) -> Measurements:
         hparams = self.hparams
         total: Number = 0.0
         count = 0
-        for index, (x, y, domain) in enumerate(self._groups(batches)):
+        for index, group in enumerate(self._groups(batches)):
+            x, y, domain = group.x, group.y, group.domain
             model: Model = self.network
             if self.space is not None:
                 x, model = self.space.normalize(x), self.space.wrap(model)
-            if hparams.schedule == "two_pass":
-                x_adv = self.perturbation.attack(x, domain, partial(_sample_losses, model, y), self.attack_steps)
-            else:
-                x_adv = self.perturbation(x, domain)
+            x_adv = self._perturb(model, x, y, domain, group)
             counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
             # Gradients contain the scale of the loss (fp16), which the step may change.
             scale = 1.0 if self.scaler is None else self.scaler.scale(torch.ones((), device=x.device))
             measurements = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))
             total, count = total + measurements.numbers["loss"] * len(y), count + len(y)
             if hparams.schedule == "simultaneous":
-                shares = counts / len(y) if hparams.objective == "mean" else counts.sign()
+                perturbed = F.one_hot(domain[: group.perturbed], self.num_domains).sum(0).to(x.dtype)
+                shares = perturbed / (len(y) if hparams.objective == "mean" else counts.clamp(min=1))
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares / scale)
         return Measurements(loss=total / count)
+
+    def _perturb(self, model: Model, x: Tensor, y: Tensor, domain: Tensor, group: "_Group") -> Tensor:
+        """Return the images of the network step: those that are perturbed first, then the clean ones."""
+        hparams, end = self.hparams, group.perturbed
+        inputs, domains = x[:end], domain[:end]
+        if hparams.schedule == "simultaneous":
+            x_adv = self.perturbation(inputs, domains)
+        elif group.driving is None:
+            losses = partial(_sample_losses, model, y[:end])
+            x_adv = self.perturbation.attack(inputs, domains, losses, self.attack_steps)
+        else:
+            some = group.driving
+            self.perturbation.attack(x[some], domain[some], partial(_sample_losses, model, y[some]), self.attack_steps)
+            with torch.no_grad():
+                x_adv = self.perturbation(inputs, domains)
+        return x_adv if end == len(x) else torch.cat([x_adv, x[end:]])
 
     def _compute_loss(self, index: int, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
         """Return the loss of the network step of this index within the update.
@@ -197,7 +294,8 @@ class AdversarialAlgorithm(Algorithm):
         if self.hparams.schedule == "two_pass":
             # After the attack, and before each pass of SAM.
             self.seed_dropout_(index)
-        sample_losses = _add_clean_losses(model, x_adv, x, y, self.hparams.clean_weight)
+        with self.perturbation.applied():
+            sample_losses = _add_clean_losses(model, x_adv, x, y, self.hparams.clean_weight)
         mean = sample_losses.mean()
         return mean if self.hparams.objective == "mean" else (sample_losses / counts).sum(), {"loss": mean}
 
@@ -208,19 +306,66 @@ class AdversarialAlgorithm(Algorithm):
         with torch.no_grad():
             delta = self.perturbation.delta().float().cpu()
         description: dict[str, Any] = {"norm": delta.flatten(1).norm(dim=1).tolist()}
-        if delta.ndim == 4:
+        if self.perturbation.is_in_pixels and delta.ndim == 4:
             description["singular_values"] = torch.linalg.svdvals(delta).mean(dim=1)[:, :5].tolist()
         return {"perturbation": description}
 
-    def _groups(self, batches: Batches) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the (x, y, domain) of each network step: all domains at once, or one domain after the other."""
-        all_domains = concatenate_batches(batches, self.num_domains)
+    def _groups(self, batches: Batches) -> Iterator["_Group"]:
+        """Yield the samples of each network step: all domains at once, or one domain after the other."""
+        x, y, domain = concatenate_batches(batches, self.num_domains)
+        sizes = [len(labels) for _, labels in batches]
         if self.hparams.order == "joint":
-            yield all_domains
+            yield self._make_group(x, y, domain, sizes)
             return
         for index, (x, y) in enumerate(batches):
             if len(y):
-                yield x, y, torch.full((len(y),), index, device=x.device)
+                yield self._make_group(x, y, torch.full((len(y),), index, device=x.device), [len(y)])
+
+    def _make_group(self, x: Tensor, y: Tensor, domain: Tensor, sizes: Sequence[int]) -> "_Group":
+        """Put those that are perturbed first.
+
+        Args:
+            sizes: Number of samples of each domain, one after the other.
+        """
+        hparams = self.hparams
+        perturbed = [size - int(hparams.clean_share * size) for size in sizes]
+        if sum(perturbed) < len(y):
+            order = send_to(x.device, torch.cat([_list_first(sizes, perturbed), _list_last(sizes, perturbed)]))
+            x, y, domain = x[order], y[order], domain[order]
+        driving = None
+        if hparams.attack_share < 1:
+            some = [math.ceil(hparams.attack_share * size) for size in perturbed]
+            driving = send_to(x.device, _list_first(perturbed, some))
+        return _Group(x, y, domain, sum(perturbed), driving)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The samples of one network step.
+
+    Args:
+        perturbed: Number of samples that are perturbed; these are the first.
+        driving: Indices of those that the perturbation is chosen on; None: all that are perturbed.
+    """
+
+    x: Tensor
+    y: Tensor
+    domain: Tensor
+    perturbed: int
+    driving: Tensor | None
+
+
+def _list_first(sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return the indices of the first `counts` samples of each of several domains that follow one another."""
+    starts = itertools.accumulate(sizes, initial=0)
+    return torch.cat([torch.arange(start, start + count) for start, count in zip(starts, counts, strict=False)])
+
+
+def _list_last(sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return the indices of all samples but the first `counts` of each domain."""
+    starts = itertools.accumulate(sizes, initial=0)
+    parts = zip(starts, sizes, counts, strict=False)
+    return torch.cat([torch.arange(start + count, start + size) for start, size, count in parts])
 
 
 def _sample_losses(model: Model, y: Tensor, x: Tensor) -> Tensor:

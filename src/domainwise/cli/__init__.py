@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import domainwise
-from domainwise.cli.options import keep_lines
+from domainwise.cli.options import keep_lines, write_out_augment
 from domainwise.cli.streams import (
     close_streams,
     configure_streams,
@@ -74,7 +74,7 @@ def main() -> NoReturn:
 def _run(args: Sequence[str], is_debug: bool) -> int:
     """Run a command and return its exit code. An error that the user can fix is one line, never a traceback."""
     try:
-        code: int = build_app(args)(args, standalone_mode=False) or 0
+        code: int = build_app(args)(write_out_augment(args), standalone_mode=False) or 0
         flush_output()
         return code
     except BrokenPipeError:

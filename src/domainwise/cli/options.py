@@ -4,13 +4,14 @@ import ast
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from domainwise.errors import DomainwiseError
-from domainwise.training.config import OPTION_SETTINGS, RunConfig, option_names
+from domainwise.training.config import OPTION_SETTINGS, RunConfig, choice_names, option_names
 
 _HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(RunConfig)}
 
@@ -80,6 +81,19 @@ def add_run_options(names: Sequence[str], *, is_default_none: bool = False) -> C
     return decorate
 
 
+def write_out_augment(args: Sequence[str]) -> list[str]:
+    """Return the arguments with `--augment` and `--no-augment` as `--augment=true` and `--augment=false`.
+
+    The first only if no value follows: typer has no options whose value may be left out.
+    """
+    written = []
+    for word, following in zip_longest(args, args[1:], fillvalue="-"):
+        if word == "--augment" and following.startswith("-"):
+            word = "--augment=true"
+        written.append("--augment=false" if word == "--no-augment" else word)
+    return written
+
+
 def keep_lines(examples: str) -> str:
     """Return examples for the end of a help text: one per line, never wrapped, so that they can be copied."""
     first, *commands = (line for line in examples.splitlines() if line)
@@ -126,12 +140,14 @@ def parse_dataset_options(words: Sequence[str], *datasets: str) -> dict[str, Any
 
 def _option_parameter(field: "dataclasses.Field[Any]", is_default_none: bool) -> inspect.Parameter:
     kind = _option_type(field)
-    names = option_names(field)
-    if kind is bool and field.default is None:
-        names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
     default = None if is_default_none or kind == list[str] else field.default
-    choices = field.metadata["choices"]
-    option = typer.Option(*names, help=field.metadata["help"], autocompletion=(lambda: choices) if choices else None)
+    choices = choice_names(field)
+    option = typer.Option(
+        *option_names(field),
+        help=field.metadata["help"],
+        metavar="[strong]" if field.name == "augment" else None,
+        autocompletion=(lambda: choices) if choices else None,
+    )
     is_optional = default is None or is_default_none
     annotation = Annotated[kind | None if is_optional else kind, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -141,7 +157,7 @@ def _option_type(field: "dataclasses.Field[Any]") -> Any:
     if isinstance(field.default, tuple) or field.default is dataclasses.MISSING:
         return list[str]
     types = (field.type, *get_args(field.type))
-    if str in types:
+    if str in types or any(get_origin(each) is Literal for each in types):
         return str
     return next((kind for kind in (bool, int, float) if kind in types), str)
 
@@ -155,6 +171,8 @@ def _collect_settings(values: Mapping[str, Any], is_default_none: bool, datasets
     settings = {name: value for name, value in values.items() if name not in _SHORTCUTS}
     if settings.get("attack_radius") is not None:
         settings["attack_radius"] = _parse_literal(settings["attack_radius"])
+    if "augment" in settings:
+        settings["augment"] = {"true": True, "false": False}.get(settings["augment"], settings["augment"])
     if "hparams" in settings:
         settings["hparams"] = parse_pairs(settings["hparams"] or [], "--hparam")
     if "dataset_options" in settings:

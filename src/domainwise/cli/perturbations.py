@@ -10,8 +10,11 @@ import typer
 
 from domainwise.cli.console import DataProgress, make_console, print_json, print_line, print_table
 from domainwise.cli.options import DataDir, Device, OwnAlgorithm, OwnNetwork, Quiet
+from domainwise.errors import DomainwiseError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from domainwise.explain.runs import RunPerturbations
 
 EXAMPLES = """
@@ -22,14 +25,23 @@ domainwise perturbations runs/mat
 domainwise perturbations runs/at runs/uat runs/mat runs/ldat --output figures --images 128
 
 domainwise perturbations sweeps/radii --json > perturbations.json
+
+domainwise perturbations --show-prior filter --dataset photos
 """
 HEADER = ("run", "method", "domain", "norm", "epsilon", "images", "rank", "effective", "rank of one", "effective")
 
 
 def perturbations(
     run: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders with runs below them, of at, uat, mat or ldat.")
-    ],
+        list[Path] | None, typer.Argument(help="Run folders, or folders with runs below them, of at, uat, mat or ldat.")
+    ] = None,
+    show_prior: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of runs, show what radii .1, .5 and 1 of a prior look like on images of --dataset (default: "
+            "silhouettes): pixels, filter, tone, spectrum or all."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the figures to.")] = Path(
         "perturbations"
     ),
@@ -49,6 +61,15 @@ def perturbations(
 
     if quiet:
         warnings.simplefilter("ignore")
+    if (show_prior is None) == (not run):
+        raise DomainwiseError("give run folders, or --show-prior and the name of a prior")
+    if show_prior is not None:
+        file = output / f"prior_{show_prior}.png"
+        write_figure(file, _plot_prior(show_prior, dataset or "silhouettes", data_dir))
+        if not quiet:
+            print_line(f"wrote {file}", stderr=True)
+        return
+    assert run is not None
     with DataProgress(make_console(quiet, stderr=True)) as progress:
         runs = summarize_perturbations(
             run,
@@ -71,6 +92,22 @@ def perturbations(
         print_line(f"wrote {', '.join(str(output / f'{name}.png') for name in figures)}", stderr=True)
 
 
+def _plot_prior(prior: str, dataset: str, data_dir: Path | None) -> "Figure":
+    """Plot a prior on the first image of each class in the first domain, at most four; all priors on one image."""
+    import torch
+
+    from domainwise.data.batches import iterate_batches
+    from domainwise.explain.plots.priors import PRIORS, plot_priors
+    from domainwise.training.registry import build_dataset
+
+    data = build_dataset(dataset, {}, seed=0, data_dir=data_dir)
+    domain = data.domains[0]
+    labels = domain.labels.unique()[: 1 if prior == "all" else 4]
+    firsts = [int((domain.labels == label).nonzero()[0]) for label in labels]
+    batches = iterate_batches(domain, torch.tensor(firsts), torch.device("cpu"))
+    return plot_priors(list(PRIORS) if prior == "all" else [prior], torch.cat([x for x, _ in batches]))
+
+
 def _format_rows(run: "RunPerturbations") -> Sequence[tuple[str, ...]]:
     """Return one row per domain: over its channels the highest rank and the mean effective rank."""
     return [
@@ -79,7 +116,7 @@ def _format_rows(run: "RunPerturbations") -> Sequence[tuple[str, ...]]:
             run.summary.method,
             ranks.domain,
             f"{norm:.3g}",
-            f"{run.summary.epsilon:g}",
+            f"{run.summary.epsilon:g}" + (f" ({run.summary.prior})" if run.summary.prior != "pixels" else ""),
             str(ranks.images),
             str(max(ranks.stacked)),
             f"{fmean(ranks.stacked_effective):.1f}",

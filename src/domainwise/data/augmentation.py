@@ -25,27 +25,37 @@ _GROUP, _GROUP_VALUES = 16, 650_000
 
 def augment_batch(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Augment images (b, C, H, W), uint8 or float; returns floats in [0, 1], channels-last."""
-    if x.ndim != 4:
-        raise ValueError(f"augmentation expects images (b, C, H, W), not inputs of shape {tuple(x.shape)}")
-    # Drawn on the CPU, so that a seed gives the same views on every device.
+    windows, is_mirrored = draw_windows(x, generator)
     count = len(x)
-    geometry = torch.rand(2 * _TRIES + 3, count, generator=generator, dtype=torch.float64)
     dtype = torch.float32 if x.dtype == torch.uint8 else x.dtype
     jitter = torch.rand(5, count, 1, 1, 1, generator=generator).to(dtype)
     size = max(1, min(_GROUP, _GROUP_VALUES // max(1, x[:1].numel())))
     orders = torch.rand(math.ceil(count / size), 4, generator=generator).argsort(1).tolist()
-    windows, is_mirrored = _choose_windows(geometry, *x.shape[2:])
     view = torch.empty_like(x, dtype=dtype, memory_format=torch.channels_last)
-    crop = _crop_bytes if x.dtype == torch.uint8 and x.device.type == "cpu" else _crop
     for group, order in enumerate(orders):
         members = slice(group * size, (group + 1) * size)
-        part = crop(x[members], windows[:, members], is_mirrored[members])
+        part = crop_images(x[members], windows[:, members], is_mirrored[members])
         view[members] = _jitter_colours(part, jitter[:, members], order)
     return view
 
 
+def draw_windows(x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Draw a crop per image: top, left, height and width in pixels, (4, b), and whether it is mirrored, (b,)."""
+    if x.ndim != 4:
+        raise ValueError(f"augmentation expects images (b, C, H, W), not inputs of shape {tuple(x.shape)}")
+    # Drawn on the CPU, so that a seed gives the same views on every device.
+    draw = torch.rand(2 * _TRIES + 3, len(x), generator=generator, dtype=torch.float64)
+    return _choose_windows(draw, *x.shape[2:])
+
+
+def crop_images(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
+    """Resize the window of each image to the full size and mirror it if asked to; returns contiguous floats."""
+    crop = _crop_bytes if x.dtype == torch.uint8 and x.device.type == "cpu" else _crop
+    return crop(x, windows, is_mirrored)
+
+
 def _choose_windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return top, left, height and width per image, (4, b), in whole pixels, and whether it is mirrored, (b,)."""
+    """Return the windows and whether they are mirrored for numbers from 0 to 1, (23, b)."""
     area = (_SCALE[0] + (_SCALE[1] - _SCALE[0]) * draw[:_TRIES]) * height * width
     low, high = math.log(_RATIO[0]), math.log(_RATIO[1])
     ratio = (low + (high - low) * draw[_TRIES : 2 * _TRIES]).exp()
@@ -64,7 +74,6 @@ def _choose_windows(draw: Tensor, height: int, width: int) -> tuple[Tensor, Tens
 
 
 def _crop(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
-    """Resize the window of each image to the full size and mirror it if asked to; returns contiguous floats."""
     # Colour changes are fastest on contiguous channels.
     x = x.float().div_(255).contiguous() if x.dtype == torch.uint8 else x.contiguous()
     top, left, tall, wide = windows[:, :, None]
@@ -80,7 +89,7 @@ def _crop(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
 
 
 def _crop_bytes(x: Tensor, windows: Tensor, is_mirrored: Tensor) -> Tensor:
-    """Do the same for bytes on a CPU, whose kernel for resizing bytes is twice as fast as `grid_sample`."""
+    """Do the same as `_crop` for bytes on a CPU, whose kernel for resizing bytes is twice as fast as `grid_sample`."""
     cropped = torch.empty(x.shape)
     for index, (top, left, tall, wide) in enumerate(windows.T.int().tolist()):
         window = x[index : index + 1, :, top : top + tall, left : left + wide]
@@ -103,28 +112,28 @@ def _jitter_colours(x: Tensor, draw: Tensor, order: list[int]) -> Tensor:
         if change == 0:
             x.mul_(factor[0])
         elif change == 1:
-            torch.addcmul((1 - factor[1]) * _mean_gray(x), x, factor[1], out=x)
+            torch.addcmul((1 - factor[1]) * mean_gray(x), x, factor[1], out=x)
         elif change == 2 and is_coloured:
-            torch.addcmul((1 - factor[2]) * _compute_gray(x), x, factor[2], out=x)
+            torch.addcmul((1 - factor[2]) * compute_gray(x), x, factor[2], out=x)
         elif change == 3 and is_coloured:
             _shift_hue(x, factor[3, :, 0] - 1)
         x.clamp_(0, 1)
     if is_coloured:
         for index in (draw[4].flatten() < _GRAYSCALE).nonzero().flatten().tolist():
-            x[index] = _compute_gray(x[index : index + 1])[0]
+            x[index] = compute_gray(x[index : index + 1])[0]
     return x
 
 
-def _compute_gray(x: Tensor) -> Tensor:
+def compute_gray(x: Tensor) -> Tensor:
     """Return the luminance, (b, 1, H, W)."""
     red, green, blue = _LUMINANCE
     return (x[:, :1] * red).add_(x[:, 1:2], alpha=green).add_(x[:, 2:], alpha=blue)
 
 
-def _mean_gray(x: Tensor) -> Tensor:
+def mean_gray(x: Tensor) -> Tensor:
     """Return the mean luminance per image, (b, 1, 1, 1), or the mean value unless there are three channels."""
     means = x.mean((2, 3), keepdim=True)
-    return _compute_gray(means) if x.shape[1] == 3 else means.mean(1, keepdim=True)
+    return compute_gray(means) if x.shape[1] == 3 else means.mean(1, keepdim=True)
 
 
 def _shift_hue(x: Tensor, turn: Tensor) -> None:

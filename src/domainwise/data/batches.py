@@ -7,6 +7,7 @@ from torch import Tensor
 
 from domainwise.data.augmentation import augment_batch
 from domainwise.data.dataset import Domain
+from domainwise.data.strong_augmentation import augment_strongly
 from domainwise.perturbations.device import send_to
 
 
@@ -17,17 +18,20 @@ def draw_batches(
     device: torch.device,
     *,
     augmentation: torch.Generator | None = None,
+    is_strong: bool = False,
 ) -> list[tuple[Tensor, Tensor]]:
     """Draw one batch per domain: `batch_size` images and labels, sampled with replacement from the given indices.
 
     Args:
         augmentation: where augmentations are drawn from; None leaves the images as they are.
+        is_strong: augment with TrivialAugment instead of changes of colour.
     """
+    augment = augment_strongly if is_strong else augment_batch
     batches = []
     for domain, indices in domains:
         chosen = indices[torch.randint(len(indices), (batch_size,), generator=generator)]
         images = _select_bytes(domain, chosen, device)
-        images = _convert_to_floats(images) if augmentation is None else augment_batch(images, augmentation)
+        images = _convert_to_floats(images) if augmentation is None else augment(images, augmentation)
         batches.append((images, send_to(device, domain.labels[chosen])))
     return batches
 

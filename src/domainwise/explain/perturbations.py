@@ -1,5 +1,6 @@
 """A run's perturbations in numbers: the offsets they add, their size and components, their history and their ranks."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from domainwise.algorithms import Algorithm
 from domainwise.data.batches import iterate_batches
 from domainwise.errors import DomainwiseError
-from domainwise.perturbations import MultiplePerturbation, Perturbation
+from domainwise.perturbations import FeaturePrior, MultiplePerturbation, Perturbation
 from domainwise.perturbations.base import ImageSpace, Norm, compute_norm
 from domainwise.training.loading import OpenRun
 from domainwise.training.trainer import snapshot_perturbation
@@ -39,7 +40,9 @@ def load_perturbation(run: OpenRun) -> tuple[Algorithm, Perturbation]:
 
 
 def compute_offsets(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, seed: int = 0) -> Tensor:
-    """Compute what the method adds to each image of one domain before clipping, in the units of its radius.
+    """Compute what the method adds to each image of one domain: in pixels before clipping, in the units of its radius.
+
+    With a prior other than pixels, it is how much the clipped image changes.
 
     A perturbation kept per domain is the same for all images. One made per sample is made as in training, with draws
     from `seed`, and leaves the algorithm as it was: MAT's components do not move.
@@ -54,9 +57,11 @@ def compute_offsets(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, see
     """
     perturbation = algorithm.perturbation
     assert isinstance(perturbation, Perturbation)
+    generator = torch.Generator().manual_seed(seed)
+    if not perturbation.is_in_pixels:
+        return _compute_changes(algorithm, perturbation, x, y, domain, generator)
     if perturbation.is_kept:
         return perturbation.delta()[domain].detach().expand_as(x)
-    generator = torch.Generator().manual_seed(seed)
     space = getattr(algorithm, "space", None)
     model = algorithm.network if space is None else space.wrap(algorithm.network)
     inputs = x if space is None else space.normalize(x)
@@ -69,15 +74,37 @@ def compute_offsets(algorithm: Algorithm, x: Tensor, y: Tensor, domain: int, see
             )
         return x_adv - inputs
     clip = perturbation.space.clip
-    frozen = {"is_frozen": True} if isinstance(perturbation, MultiplePerturbation) else {}
     # Attacking zeros, with the images added inside the loss, returns the offset itself, unclipped and unrounded.
-    with _override(perturbation, generator=generator, space=ImageSpace(None), **frozen):
+    with _override(perturbation, generator=generator, space=ImageSpace(None), **_freeze(perturbation)):
         return perturbation.attack(
             torch.zeros_like(inputs),
             domain,
             lambda offset: F.cross_entropy(model(clip(inputs + offset)), y, reduction="none"),
             steps=steps,
         )
+
+
+def _compute_changes(
+    algorithm: Algorithm, perturbation: Perturbation, x: Tensor, y: Tensor, domain: int, generator: torch.Generator
+) -> Tensor:
+    """Compute how much each image changes under a perturbation whose points are not pixels."""
+    if isinstance(perturbation.prior, FeaturePrior):
+        raise DomainwiseError(
+            "prior 'features' changes features inside the network, and no image; there is nothing to show"
+        )
+    if perturbation.is_kept:
+        with torch.no_grad():
+            changed: Tensor = perturbation(x, domain)
+        return changed - x
+    with _override(perturbation, generator=generator, **_freeze(perturbation)):
+        network, steps = algorithm.network, getattr(algorithm.hparams, "steps", 1)
+        x_adv = perturbation.attack(x, domain, lambda x: F.cross_entropy(network(x), y, reduction="none"), steps)
+    return x_adv - x
+
+
+def _freeze(perturbation: Perturbation) -> dict[str, bool]:
+    """Return the attribute that lets an attack leave what is kept between batches unchanged."""
+    return {"is_frozen": True} if isinstance(perturbation, MultiplePerturbation) else {}
 
 
 def compute_domain_offsets(run: OpenRun, algorithm: Algorithm, name: str, count: int) -> Tensor:
@@ -118,10 +145,12 @@ class PerturbationSummary:
         epsilon: radius of the ball.
         norm: norm of the ball.
         is_kept: whether all images of a domain share `delta`; otherwise it was made for `image` alone.
-        delta: perturbation per domain, (domains, C, H, W), in the units of `epsilon`.
+        delta: perturbation per domain, (domains, C, H, W), in the units of `epsilon`; with a prior other than pixels,
+            what it does to `image`, in pixels.
         image: first training image per domain, in [0, 1].
         perturbed: the same with its perturbation, clipped to [0, 1].
         rank: largest rank that the method allows a channel of `delta`, if it limits it.
+        prior: name of the prior.
         components: components that are mixed, (domains, count, C, H, W).
         mixing_weights: weights of the components, (domains, count), if they are kept.
     """
@@ -136,6 +165,7 @@ class PerturbationSummary:
     image: Tensor
     perturbed: Tensor
     rank: int | None = None
+    prior: str = "pixels"
     components: Tensor | None = None
     mixing_weights: Tensor | None = None
 
@@ -196,8 +226,9 @@ def summarize_perturbation(run: OpenRun) -> PerturbationSummary:
         delta=delta,
         image=image,
         perturbed=(image + offset).clamp(0, 1),
-        rank=getattr(perturbation, "rank", None),
-        components=parts["components"].detach() if "components" in parts else None,
+        rank=getattr(perturbation, "rank", None) if perturbation.is_in_pixels else None,
+        prior=perturbation.prior.name,
+        components=parts["components"].detach() if "components" in parts and perturbation.is_in_pixels else None,
         mixing_weights=parts.get("mixing_weights"),
     )
 
@@ -209,7 +240,7 @@ class PerturbationHistory:
     Args:
         steps: steps of the records; empty for perturbations made per sample.
         norms: l2 norms, (records, domains).
-        largest_singular_values: averaged over channels, (records, domains).
+        largest_singular_values: averaged over channels, (records, domains); NaN with a prior other than pixels.
         snapshot_steps: steps of the snapshots, if the run kept them.
         cosine_to_previous: cosine with the previous snapshot (NaN for the first), (snapshots, domains).
         cosine_to_last: cosine with the last snapshot, (snapshots, domains).
@@ -228,7 +259,10 @@ def read_perturbation_history(run: OpenRun) -> PerturbationHistory:
     described = {
         record["step"]: record["perturbation"] for record in run.records if record.get("perturbation", {}).get("norm")
     }
-    largest = [[values[0] for values in each["singular_values"]] for each in described.values()]
+    largest = [
+        [values[0] for values in each.get("singular_values", [[math.nan]] * len(each["norm"]))]
+        for each in described.values()
+    ]
     snapshots = run.folder.read_perturbations()
     # Where no mix is kept, the components are what moves.
     points = [parts["delta" if "delta" in parts else "components"].flatten(1) for parts in snapshots.values()]
@@ -311,7 +345,7 @@ def measure_ranks(run: OpenRun, images: int = 256, device: torch.device | None =
             run.name,
             run.settings["algorithm"],
             name,
-            is_shared=perturbation.is_kept,
+            is_shared=perturbation.is_kept and perturbation.is_in_pixels,
         )
         for name in run.roles.train
     ]

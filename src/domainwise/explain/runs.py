@@ -308,6 +308,7 @@ class RunPerturbations:
             "method": summary.method,
             "epsilon": summary.epsilon,
             "norm": summary.norm,
+            "prior": summary.prior,
             "is_kept": summary.is_kept,
             "rank_limit": summary.rank,
             "steps": history.steps,

@@ -155,13 +155,15 @@ class Hparams:
             values: Hyperparameters by name.
         """
         hints = _evaluate_hints(cls)
-        fields = cls.fields()
-        _check_names(values, fields)
+        _check_names(values, cls.fields())
         values = {name: _check_type(name, value, hints[name]) for name, value in values.items()}
-        implied: Mapping[str, Any] = {}
-        if "variant" in fields:
-            implied = cls.VARIANTS.get(values.get("variant", fields["variant"].default), {})
-        return cls(**{**(dataset_defaults or {}), **implied, **values})
+        return cls(**{**(dataset_defaults or {}), **cls.imply(values), **values})
+
+    @classmethod
+    def imply(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that follow from the values given, such as those of their variant."""
+        fields = cls.fields()
+        return cls.VARIANTS.get(values.get("variant", fields["variant"].default), {}) if "variant" in fields else {}
 
     @classmethod
     def complete(cls, stored: Mapping[str, Any]) -> dict[str, Any]:

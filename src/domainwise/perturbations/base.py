@@ -7,7 +7,8 @@ import itertools
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -40,12 +41,14 @@ from domainwise.perturbations.distributed import (
     sum_over_ranks,
 )
 from domainwise.perturbations.network import leave_modules_unchanged
-from domainwise.perturbations.radius import parse_radius
+from domainwise.perturbations.priors import PixelPrior, Prior, check_prior
+from domainwise.perturbations.radius import parse_radius, split_radius
 
 Norm = Literal["l2", "linf"]
 Ascent = Literal["normalized", "gradient", "sign"]
 Reduction = Literal["mean", "sum"]
 GaussianStart = Literal["projected", "unprojected"]
+Adversary = Literal["gradient", "worst_of", "random"]
 Bound = float | Tensor
 
 
@@ -73,6 +76,13 @@ class Perturbation(nn.Module, ABC):
             bounds then still refer to the image before normalization.
         loss_cap: Samples whose loss exceeds this value do not contribute to the ascent step.
         reduction: How the losses of one domain's samples are combined in the ascent step.
+        prior: What may change: a `PixelPrior` (default), `FilterPrior`, `TonePrior`, `SpectrumPrior` or `FeaturePrior`.
+            The radius is that of the prior's own coordinates.
+        adversary: Who chooses the perturbation. `"gradient"` takes ascent steps. `"worst_of"` draws several at random
+            in every attack and keeps the one with the largest loss, by forward passes alone. `"random"` has no
+            adversary, as a control: a new draw in every attack for perturbations that are made per sample, and the
+            random start, for good, for those that are kept per domain.
+        draws: Number of draws of `"worst_of"`.
         generator: Source of all random draws. Its state is part of the `state_dict`.
     """
 
@@ -96,6 +106,9 @@ class Perturbation(nn.Module, ABC):
         std: Sequence[float] | None = None,
         loss_cap: float | None = None,
         reduction: Reduction = "mean",
+        prior: Prior | None = None,
+        adversary: Adversary = "gradient",
+        draws: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -104,8 +117,14 @@ class Perturbation(nn.Module, ABC):
         ascent = steepest_ascent(norm) if ascent is None else ascent
         check_choice("ascent", ascent, Ascent)
         check_choice("reduction", reduction, Reduction)
+        check_choice("adversary", adversary, Adversary)
         check_generator(generator)
         self.shape = check_shape(shape)
+        self.prior = check_prior(prior)
+        self.point_shape = self.prior.point_shape(self.shape)
+        self._unit = self.prior.unit(self.point_shape, norm)
+        self.adversary: Adversary = adversary
+        self.draws = check_integer("draws", draws, minimum=1)
         self.num_domains = check_integer("num_domains", num_domains, minimum=1)
         check_memory("num_domains", self.num_domains)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, minimum=0)
@@ -115,9 +134,12 @@ class Perturbation(nn.Module, ABC):
         self.loss_cap = None if loss_cap is None else check_positive("loss_cap", loss_cap)
         self.reduction: Reduction = reduction
         self.generator = generator
-        self._epsilon = parse_radius(epsilon, self.shape, norm)
+        self._epsilon = self._parse_radius(epsilon)
         self._step_size = None if step_size is None else check_nonnegative("step_size", step_size)
         self.space = ImageSpace(check_bounds(bounds, self.shape), check_statistics(mean, std, self.shape))
+        if not self.is_in_pixels:
+            # Attacks may start at the image itself, where saturated pixels would have no gradient.
+            self.space.passes_gradients = True
         # Calls whose inputs are compared with the bounds; each comparison waits for the device.
         self._remaining_checks = 3
         self._leaves: tuple[Tensor, ...] = ()
@@ -129,7 +151,7 @@ class Perturbation(nn.Module, ABC):
 
     @epsilon.setter
     def epsilon(self, value: float | str) -> None:
-        self._epsilon = parse_radius(value, self.shape, self.norm)
+        self._epsilon = self._parse_radius(value)
         with torch.no_grad():
             self._project()
 
@@ -145,6 +167,17 @@ class Perturbation(nn.Module, ABC):
     @step_size.setter
     def step_size(self, value: float | None) -> None:
         self._step_size = None if value is None else check_nonnegative("step_size", value)
+
+    def _parse_radius(self, value: float | str) -> float:
+        if not self.is_in_pixels and split_radius(value)[1]:
+            prior = f"prior {self.prior.name!r}"
+            raise ValueError(f"epsilon must be a number without unit for {prior}, got {value!r}; rms is one of pixels")
+        return parse_radius(value, self.shape, self.norm)
+
+    @property
+    def is_in_pixels(self) -> bool:
+        """Whether the perturbation is added to the pixels of an image."""
+        return isinstance(self.prior, PixelPrior)
 
     @property
     def is_kept(self) -> bool:
@@ -197,15 +230,15 @@ class Perturbation(nn.Module, ABC):
         is_shared = steps > 0 and self.is_shared_over_ranks
         weights = self._loss_weights(domain, x.dtype, is_shared)
         self._synchronize_()
+        if self.adversary != "gradient":
+            return self._attack_by_draws(x, domain, loss_fn, steps, weights)
         kept, fresh = self._start(x, domain)
         num_kept = len(kept)
         variables = (*kept, *fresh)
         with leave_modules_unchanged(loss_fn, Perturbation), torch.enable_grad():
             for _ in range(steps):
-                losses = loss_fn(self._perturb(x, domain, variables, clip=self.clips_in_attack))
-                check_losses(losses, len(x))
-                if self.loss_cap is not None:
-                    losses = losses.clamp(max=self.loss_cap)
+                points = self._offset(domain, variables)
+                losses = self._compute_losses(x, points, loss_fn, clip=self.clips_in_attack)
                 gradients = check_gradients(torch.autograd.grad((losses * weights).sum(), variables, allow_unused=True))
                 # As in `_perturb`: products in half precision would leave the ball and the rank.
                 with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
@@ -213,9 +246,44 @@ class Perturbation(nn.Module, ABC):
                         gradients = (*sum_over_ranks(gradients[:num_kept]), *gradients[num_kept:])
                     self._ascend(variables, gradients, (x, domain))
         with torch.no_grad():
-            x_adv = self._perturb(x, domain, variables)
+            x_adv = self._perturb(x, self._offset(domain, variables))
         self.updates += steps > 0
         return x_adv
+
+    @torch.no_grad()
+    def _attack_by_draws(
+        self, x: Tensor, domain: Tensor, loss_fn: Callable[[Tensor], Tensor], steps: int, weights: Tensor
+    ) -> Tensor:
+        """Attack with random draws instead of ascent steps."""
+        if steps and self.adversary == "worst_of":
+            with leave_modules_unchanged(loss_fn, Perturbation):
+                points = self._choose_worst(
+                    x, domain, lambda points: self._compute_losses(x, points, loss_fn).to(weights.dtype) * weights
+                )
+        else:
+            points = self._choose_random(x, domain)
+        self.updates += steps > 0
+        return self._perturb(x, points)
+
+    def _compute_losses(
+        self, x: Tensor, points: Tensor, loss_fn: Callable[[Tensor], Tensor], clip: bool = True
+    ) -> Tensor:
+        """Return the loss of each sample with its point, at most `loss_cap`."""
+        perturbed = self._perturb(x, points, clip)
+        with self.prior.active():
+            losses = loss_fn(perturbed)
+        check_losses(losses, len(x))
+        return losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Context in which the network sees what the last `attack` or call made of its batch.
+
+        It is needed for a `FeaturePrior` only, whose perturbations are not in the images. The first samples of a batch
+        are those of the last attack; any after them stay as they are.
+        """
+        with self.prior.active():
+            yield
 
     def forward(self, x: Tensor, domain: Tensor | int | None = None) -> Tensor:
         """Return `x` (b, *shape) plus each sample's perturbation, clipped to the bounds.
@@ -225,10 +293,10 @@ class Perturbation(nn.Module, ABC):
             domain: As for `attack`.
         """
         self._require_kept("perturbation(x)")
-        return self._perturb(x, self._check_batch(x, domain), self._track_parameters())
+        return self._perturb(x, self._offset(self._check_batch(x, domain), self._track_parameters()))
 
     def delta(self) -> Tensor:
-        """Return the perturbation of each domain, (num_domains, *shape), inside the ball."""
+        """Return the point of each domain inside the ball, (num_domains, *point_shape): in pixels, what is added."""
         self._require_kept("delta()")
         device = next(self.parameters()).device
         with torch.autocast(device.type, enabled=False):
@@ -250,6 +318,8 @@ class Perturbation(nn.Module, ABC):
                 would otherwise be a part of steps that are not normalized.
         """
         self._require_kept("ascend_()")
+        if self.adversary != "gradient":
+            raise RuntimeError(f"ascend_() follows gradients; adversary={self.adversary!r} needs attack()")
         if gradient_scale is not None:
             check_gradient_scale(gradient_scale, self.num_domains)
         if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
@@ -300,9 +370,11 @@ class Perturbation(nn.Module, ABC):
                 self._project()
 
     def extra_repr(self) -> str:
+        by = f"ascent={self.ascent!r}" if self.adversary == "gradient" else f"adversary={self.adversary!r}"
+        prior = "" if self.is_in_pixels else f", prior={self.prior!r}"
         return (
             f"{self.shape}, num_domains={self.num_domains}, epsilon={self.epsilon:g}, step_size={self.step_size:g}, "
-            f"norm={self.norm!r}, ascent={self.ascent!r}"
+            f"norm={self.norm!r}, {by}{prior}"
         )
 
     def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -330,7 +402,7 @@ class Perturbation(nn.Module, ABC):
 
     @abstractmethod
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
-        """Compute the offset of each sample, (b, *shape), from the tensors that ascend; differentiable."""
+        """Compute the point of each sample, (b, *point_shape), from the tensors that ascend; differentiable."""
 
     @abstractmethod
     def _ascend(
@@ -338,13 +410,65 @@ class Perturbation(nn.Module, ABC):
     ) -> None:
         """Move the variables one step, in place. `batch` is (x, domain) inside `attack`, None inside `ascend_`."""
 
+    def _draw(self, count: int, like: Tensor) -> Tensor:
+        """Draw random points inside the ball, (count, *point_shape)."""
+        shape = (count, *self.point_shape)
+        if not self.prior.has_own_draws:
+            return draw_in_ball(shape, self.radius, self.norm, like=like, generator=self.generator)
+        noise = draw_noise("normal", shape, like=like, generator=self.generator)
+        uniform = draw_noise("uniform", (count, 2), like=like, generator=self.generator)
+        return project(self.prior.draw(noise, uniform) / self._unit, self.radius, self.norm)
+
+    def _choose_worst(self, x: Tensor, domain: Tensor, losses_of: Callable[[Tensor], Tensor]) -> Tensor:
+        """Keep the draw of each domain with the largest loss, and return each sample's point."""
+        chosen = self._choose_by_group(domain, self.num_domains, next(self.parameters()), losses_of)
+        next(self.parameters()).copy_(chosen)
+        return gather_per_sample(chosen, domain)
+
+    def _choose_by_group(
+        self, group: Tensor, count: int, like: Tensor, losses_of: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the draw with the largest loss for each of `count` groups of samples, (count, *point_shape)."""
+        best, largest = torch.empty(0), torch.empty(0)
+        for number in range(self.draws):
+            drawn = self._draw(count, like)
+            if self.is_shared_over_ranks:
+                broadcast_from_first_rank_([drawn])
+            losses = losses_of(gather_per_sample(drawn, group))
+            sums = torch.zeros(count, dtype=losses.dtype, device=losses.device).index_add(0, group, losses)
+            if self.is_shared_over_ranks:
+                (sums,) = sum_over_ranks([sums])
+            if number == 0:
+                best, largest = drawn, sums
+                continue
+            is_larger = sums > largest
+            best = torch.where(is_larger.reshape(-1, *[1] * (drawn.ndim - 1)), drawn, best)
+            largest = torch.where(is_larger, sums, largest)
+        return best
+
+    def _choose_random(self, x: Tensor, domain: Tensor) -> Tensor:
+        """Return each sample's point without looking at losses: the start of its domain."""
+        self._grow_with_radius_()
+        return self._offset(domain, tuple(self.parameters()))
+
+    def _grow_with_radius_(self) -> None:
+        """Scale what was drawn at the start as the radius grows during the warm-up."""
+        if self.warmup_steps and 0 < self.updates < self.warmup_steps:
+            next(self.parameters()).mul_((self.updates + 1) / self.updates)
+            self._project()
+
     def _project(self) -> None:
         """Project the parameters into the ball after `epsilon` has changed, or they were loaded."""
 
-    def _perturb(self, x: Tensor, domain: Tensor, variables: tuple[Tensor, ...], clip: bool = True) -> Tensor:
+    def _perturb(self, x: Tensor, points: Tensor, clip: bool = True) -> Tensor:
         # The user's autocast is meant for the network: in half precision the offset could leave its ball.
         with torch.autocast(x.device.type, enabled=False):
-            image = self.space.to_image(x) + self._offset(domain, variables)
+            image = self.space.to_image(x)
+            dtype = torch.promote_types(image.dtype, points.dtype)
+            if not self.is_in_pixels:
+                dtype = torch.promote_types(dtype, torch.float32)  # there are no transforms in half precision
+            points = points if self._unit == 1 else self._unit * points
+            image = self.prior.apply(image.to(dtype), points.to(dtype))
             return self.space.to_input(self.space.clip(image) if clip else image).to(x.dtype)
 
     def _loss_weights(self, domain: Tensor, dtype: torch.dtype, is_shared: bool) -> Tensor:

@@ -188,7 +188,7 @@ def expand_domain(domain: Any, count: int, num_domains: int, device: torch.devic
 
 
 def check_losses(losses: Any, count: int) -> None:
-    """Raise an error unless these are the losses of `count` samples, with a graph to differentiate."""
+    """Raise an error unless these are the losses of `count` samples, with a graph to differentiate if one is made."""
     expected = f"loss_fn must return one loss per sample, shape ({count},)"
     if not isinstance(losses, Tensor):
         raise TypeError(f"{expected}, got {type(losses).__name__}; compute it from the model's logits")
@@ -196,7 +196,7 @@ def check_losses(losses: Any, count: int) -> None:
         raise ValueError(f'{expected}, got {tuple(losses.shape)}; use reduction="none"')
     if losses.dtype not in _FLOATS:
         raise ValueError(f"{expected}, as floats, got {losses.dtype}")
-    if not losses.requires_grad:
+    if torch.is_grad_enabled() and not losses.requires_grad:
         raise ValueError(
             f"{expected}, with a gradient to its argument, got one without; remove detach(), no_grad() and operations "
             "without a gradient, such as argmax(), from it"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.perturbations.base import (
+    Adversary,
     Ascent,
     Bound,
     Norm,
@@ -20,6 +21,7 @@ from domainwise.perturbations.base import (
     scale_into_ball,
 )
 from domainwise.perturbations.checks import check_choice, check_integer, check_memory
+from domainwise.perturbations.priors import PixelPrior, Prior
 
 Solver = Literal["projected", "factors"]
 
@@ -54,6 +56,9 @@ class LowRankPerturbation(Perturbation):
         std: Sequence[float] | None = None,
         loss_cap: float | None = None,
         reduction: Reduction = "mean",
+        prior: Prior | None = None,
+        adversary: Adversary = "gradient",
+        draws: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -69,23 +74,36 @@ class LowRankPerturbation(Perturbation):
             std=std,
             loss_cap=loss_cap,
             reduction=reduction,
+            prior=prior,
+            adversary=adversary,
+            draws=draws,
             generator=generator,
         )
         check_choice("solver", solver, Solver)
-        self.rank = check_rank(rank, self.shape)
+        if solver == "factors" and adversary != "gradient":
+            raise ValueError(f"adversary={adversary!r} has no steps for factors to take; use solver='projected'")
+        self.rank = check_rank(rank, self.point_shape, self.prior)
         self.solver: Solver = solver
-        channels, height, width = self.shape
-        check_memory("num_domains x shape", self.num_domains, *self.shape)
+        channels, height, width = self.point_shape
+        check_memory("num_domains x shape", self.num_domains, *self.point_shape)
         check_memory("num_domains x rank x shape", self.num_domains, self.rank, channels, height + width)
-        warn_of_full_rank(self.rank, self.shape)
-        like = torch.empty(0)
-        left = draw_noise("normal", (self.num_domains, channels, height, self.rank), like=like, generator=generator)
-        right = draw_noise("normal", (self.num_domains, channels, self.rank, width), like=like, generator=generator)
+        warn_of_full_rank(self.rank, self.point_shape)
+        left, right = self._draw_factors(self.num_domains, torch.empty(0))
         if solver == "factors":
             self.left = nn.Parameter(left, requires_grad=False)
             self.right = nn.Parameter(right, requires_grad=False)
         else:
             self.deltas = nn.Parameter(scale_into_ball(left @ right, self.radius, norm), requires_grad=False)
+
+    def _draw_factors(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        channels, height, width = self.point_shape
+        left = draw_noise("normal", (count, channels, height, self.rank), like=like, generator=self.generator)
+        right = draw_noise("normal", (count, channels, self.rank, width), like=like, generator=self.generator)
+        return left, right
+
+    def _draw(self, count: int, like: Tensor) -> Tensor:
+        left, right = self._draw_factors(count, like)
+        return scale_into_ball(left @ right, self.radius, self.norm)
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         if self.solver == "projected":
@@ -137,7 +155,10 @@ def leading_singular_vectors(rows: Tensor, count: int) -> Tensor:
     return vectors.flip(-1).to(rows)
 
 
-def check_rank(rank: int, shape: Sequence[int]) -> int:
+def check_rank(rank: int, shape: Sequence[int], prior: Prior) -> int:
+    """Check the rank of points of this shape."""
+    if len(shape) != 3 and not isinstance(prior, PixelPrior):
+        raise ValueError(f"a rank needs a prior that changes an image, pixels or spectrum, got prior {prior.name!r}")
     if len(shape) != 3:
         raise ValueError(f"shape must be (channels, height, width) for a low-rank perturbation, got {tuple(shape)}")
     return check_integer("rank", rank, minimum=1)

@@ -1,7 +1,7 @@
 """MAT: k perturbations per domain, of which each sample gets one or a mixture (the paper's Algorithm 1)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.perturbations.base import (
+    Adversary,
     Ascent,
     Bound,
     GaussianStart,
@@ -33,8 +34,9 @@ from domainwise.perturbations.checks import (
     check_positive,
     to_number,
 )
-from domainwise.perturbations.distributed import gather_over_ranks
+from domainwise.perturbations.distributed import broadcast_from_first_rank_, gather_over_ranks
 from domainwise.perturbations.low_rank import leading_singular_vectors
+from domainwise.perturbations.priors import Prior
 
 Weights = Literal["assigned", "soft", "subspace", "domain", "sample"]
 NormalizedOver = Literal["perturbation", "stack"]
@@ -63,6 +65,7 @@ class MultiplePerturbation(Perturbation):
             in every attack and moves them by one step, as in the released code.
         weight_step_size: Size of the raw gradient step on the logits, the paper's eta (`"domain"` and `"sample"`).
         temperature: Temperature of the softmax (`"soft"`).
+        draws: Not used: `adversary="worst_of"` draws `count` perturbations per domain, and each sample gets its worst.
         memory: Weight of all earlier batches relative to the current one (`"subspace"`), from 0 to 1.
         normalized_over: With `ascent="normalized"`, scale the gradient of each `"perturbation"` to norm 1, or that of
             all perturbations of a domain together (`"stack"`), as in the released code.
@@ -101,6 +104,9 @@ class MultiplePerturbation(Perturbation):
         std: Sequence[float] | None = None,
         loss_cap: float | None = None,
         reduction: Reduction = "mean",
+        prior: Prior | None = None,
+        adversary: Adversary = "gradient",
+        draws: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -116,6 +122,9 @@ class MultiplePerturbation(Perturbation):
             std=std,
             loss_cap=loss_cap,
             reduction=reduction,
+            prior=prior,
+            adversary=adversary,
+            draws=draws,
             generator=generator,
         )
         check_choice("weights", weights, Weights)
@@ -127,15 +136,26 @@ class MultiplePerturbation(Perturbation):
         if ascent is None:
             self.ascent = default_ascent(weights, norm)
         self.count = check_integer("count", count, minimum=1)
-        check_memory("num_domains x count x shape", self.num_domains, self.count, *self.shape)
+        if adversary != "gradient" and weights != "assigned":
+            raise ValueError(f"adversary={adversary!r} assigns a perturbation to each sample; use weights='assigned'")
+        check_memory("num_domains x count x shape", self.num_domains, self.count, *self.point_shape)
         self.weight_step_size = check_nonnegative("weight_step_size", weight_step_size)
         self.temperature = check_positive("temperature", temperature)
         self.memory = to_number(memory)
         self.weights: Weights = weights
         self.normalized_over: NormalizedOver = normalized_over
         self.starts_inside = start == "projected"
-        deltas = draw_gaussian_start(
-            (self.num_domains, self.count, *self.shape), start, self.radius, norm, batch_dims=2, generator=generator
+        deltas = (
+            draw_gaussian_start(
+                (self.num_domains, self.count, *self.point_shape),
+                start,
+                self.radius,
+                norm,
+                batch_dims=2,
+                generator=generator,
+            )
+            if adversary == "gradient"
+            else self._draw_components(torch.empty(0))
         )
         if weights == "subspace":
             # The leading gradient directions, each as long as its singular value; none are known yet.
@@ -159,7 +179,7 @@ class MultiplePerturbation(Perturbation):
         return not self.is_frozen
 
     def components(self) -> Tensor:
-        """Return the perturbations that samples get or mix, (num_domains, count, *shape)."""
+        """Return the perturbations that samples get or mix, (num_domains, count, *point_shape)."""
         if self.weights == "subspace":
             return self.radius * compute_direction(self.directions, "normalized", self.norm, batch_dims=2)
         return self.deltas
@@ -182,7 +202,7 @@ class MultiplePerturbation(Perturbation):
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         if self.weights == "domain":
             deltas, logits = variables
-            mixed = torch.bmm(logits.softmax(-1).unsqueeze(1), deltas.flatten(2)).reshape(-1, *self.shape)
+            mixed = torch.bmm(logits.softmax(-1).unsqueeze(1), deltas.flatten(2)).reshape(-1, *self.point_shape)
             return gather_per_sample(mixed, domain)
         if self.weights == "sample":
             deltas, logits = variables
@@ -212,15 +232,37 @@ class MultiplePerturbation(Perturbation):
         else:
             offset.copy_(self._mix(self._weigh(gradient.flatten(1), domain), self.deltas, domain))
 
+    def _draw_components(self, like: Tensor) -> Tensor:
+        return self._draw(self.num_domains * self.count, like).reshape(self.num_domains, self.count, *self.point_shape)
+
+    def _choose_worst(self, x: Tensor, domain: Tensor, losses_of: Callable[[Tensor], Tensor]) -> Tensor:
+        """Draw all perturbations again, and return each sample's worst among those of its domain."""
+        drawn = self.deltas.clone() if self.is_frozen else self._draw_components(self.deltas)
+        if self.is_shared_over_ranks:
+            broadcast_from_first_rank_([drawn])
+        self.deltas.copy_(drawn)
+        losses = torch.stack([losses_of(gather_per_sample(drawn[:, index], domain)) for index in range(self.count)])
+        return self._gather(losses.argmax(0), domain)
+
+    def _choose_random(self, x: Tensor, domain: Tensor) -> Tensor:
+        if not self.is_frozen:
+            self._grow_with_radius_()
+        chosen = draw_noise("uniform", (len(x),), like=self.deltas, generator=self.generator) * self.count
+        return self._gather(chosen.long().clamp(max=self.count - 1), domain)
+
+    def _gather(self, index: Tensor, domain: Tensor) -> Tensor:
+        """Return for each sample the perturbation of its domain with this index."""
+        return gather_per_sample(self.deltas.flatten(0, 1), domain * self.count + index)
+
     def _move(self, gradient: Tensor) -> None:
-        """Take one projected ascent step along the gradient of each perturbation, (num_domains, count, *shape)."""
+        """Take one projected step along the gradient of each perturbation, (num_domains, count, *point_shape)."""
         batch_dims = 2 if self.normalized_over == "perturbation" else 1
         step = self.step_size * compute_direction(gradient, self.ascent, self.norm, batch_dims)
         self.deltas.copy_(step_and_project(self.deltas, step, self.radius, self.norm, batch_dims=2))
 
     def _mix(self, weights: Tensor, parts: Tensor, domain: Tensor) -> Tensor:
-        """Return sum_i weights[:, i] parts[domain, i] for each sample, (b, *shape)."""
-        return (self._in_blocks(weights, domain) @ parts.flatten(2).flatten(0, 1)).reshape(-1, *self.shape)
+        """Return sum_i weights[:, i] parts[domain, i] for each sample, (b, *point_shape)."""
+        return (self._in_blocks(weights, domain) @ parts.flatten(2).flatten(0, 1)).reshape(-1, *self.point_shape)
 
     def _in_blocks(self, weights: Tensor, domain: Tensor) -> Tensor:
         """Return (b, num_domains * count) with the weights (b, count) in the block of each sample's own domain.
@@ -268,8 +310,8 @@ class MultiplePerturbation(Perturbation):
         worst = compute_direction(gradients[gaps.argmax(1)], steepest_ascent(self.norm), self.norm)
         place = (torch.arange(self.num_domains, device=domain.device), self.idle.argmax(1))
         should_restart = is_present & (self.idle[place] >= self.patience) & worst.any(1)
-        restarted = scale_into_ball(self.radius * worst, self.radius, self.norm).reshape(-1, *self.shape)
-        is_restarted = should_restart.reshape(-1, *[1] * len(self.shape))
+        restarted = scale_into_ball(self.radius * worst, self.radius, self.norm).reshape(-1, *self.point_shape)
+        is_restarted = should_restart.reshape(-1, *[1] * len(self.point_shape))
         self.deltas[place] = torch.where(is_restarted, restarted, self.deltas[place])
         self.idle[place] = torch.where(should_restart, 0, self.idle[place])
 
@@ -289,10 +331,10 @@ class MultiplePerturbation(Perturbation):
             # Directions that the gradients do not have are rounding errors, and not orthogonal to the others.
             lengths = leading.norm(dim=1, keepdim=True)
             leading = torch.where(lengths > 1e-5 * lengths.max(), leading, 0.0)
-            self.directions[index].zero_()[: len(leading)] = leading.reshape(-1, *self.shape)
+            self.directions[index].zero_()[: len(leading)] = leading.reshape(-1, *self.point_shape)
 
     def _project_on_directions(self, points: Tensor, domain: Tensor) -> Tensor:
-        """Project each sample's point (b, *shape) on the span of its domain's directions."""
+        """Project each sample's point (b, *point_shape) on the span of its domain's directions."""
         basis = compute_direction(self.directions, "normalized", "l2", batch_dims=2)
         return self._mix(self._products(points.flatten(1), basis, domain), basis, domain)
 

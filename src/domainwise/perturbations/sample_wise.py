@@ -1,12 +1,13 @@
 """AT: one perturbation per sample, recomputed for every batch (Madry et al. 2017)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from domainwise.perturbations.base import (
+    Adversary,
     Ascent,
     Bound,
     Norm,
@@ -20,6 +21,7 @@ from domainwise.perturbations.base import (
 )
 from domainwise.perturbations.checks import check_choice
 from domainwise.perturbations.low_rank import check_rank, truncate_rank, warn_of_full_rank
+from domainwise.perturbations.priors import Prior
 
 SampleStart = Literal["random", "zero", "cube"]
 Over = Literal["sample", "domain"]
@@ -60,6 +62,9 @@ class SampleWisePerturbation(Perturbation):
         std: Sequence[float] | None = None,
         loss_cap: float | None = None,
         reduction: Reduction = "mean",
+        prior: Prior | None = None,
+        adversary: Adversary = "gradient",
+        draws: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -75,18 +80,22 @@ class SampleWisePerturbation(Perturbation):
             std=std,
             loss_cap=loss_cap,
             reduction=reduction,
+            prior=prior,
+            adversary=adversary,
+            draws=draws,
             generator=generator,
         )
         check_choice("start", start, SampleStart)
         check_choice("over", over, Over)
         self.start: SampleStart = start
         self.over: Over = over
-        self.rank = None if rank is None else check_rank(rank, self.shape)
-        if self.rank is not None:
-            warn_of_full_rank(self.rank, self.shape)
+        self.rank = None if rank is None else check_rank(rank, self.point_shape, self.prior)
+        if self.rank is not None or not self.is_in_pixels:
             # Clipping an offset would change its rank, so the image is clipped instead.
             self.clips_in_attack = True
             self.space.passes_gradients = True
+        if self.rank is not None:
+            warn_of_full_rank(self.rank, self.point_shape)
 
     @property
     def is_kept(self) -> bool:
@@ -95,18 +104,29 @@ class SampleWisePerturbation(Perturbation):
     @property
     def is_shared_over_ranks(self) -> bool:
         # The share of a sample in the mean of its domain does not change the direction of its gradient.
-        return self.ascent == "gradient"
+        return self.ascent == "gradient" and self.adversary == "gradient"
 
     def _start(self, x: Tensor, domain: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        shape = (len(x), *self.shape)
+        shape = (len(x), *self.point_shape)
+        like = x if self.is_in_pixels else _in_full_precision(x)
         if self.start == "zero":
-            delta = torch.zeros_like(x)
+            delta = torch.zeros_like(like) if self.is_in_pixels else like.new_zeros(shape)
         elif self.start == "cube":
-            delta = (2 * draw_noise("uniform", shape, like=x, generator=self.generator) - 1) * self.radius
+            delta = (2 * draw_noise("uniform", shape, like=like, generator=self.generator) - 1) * self.radius
         else:
-            delta = draw_in_ball(shape, self.radius, self.norm, like=x, generator=self.generator)
+            delta = draw_in_ball(shape, self.radius, self.norm, like=like, generator=self.generator)
             delta = self._clip_offset(x, delta) if self.rank is None else self._limit_rank(delta, self.rank)
         return (), (delta.requires_grad_(),)
+
+    def _draw(self, count: int, like: Tensor) -> Tensor:
+        drawn = super()._draw(count, like)
+        return drawn if self.rank is None else self._limit_rank(drawn, self.rank)
+
+    def _choose_worst(self, x: Tensor, domain: Tensor, losses_of: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._choose_by_group(torch.arange(len(x), device=x.device), len(x), _in_full_precision(x), losses_of)
+
+    def _choose_random(self, x: Tensor, domain: Tensor) -> Tensor:
+        return self._draw(len(x), _in_full_precision(x))
 
     def _offset(self, domain: Tensor, variables: tuple[Tensor, ...]) -> Tensor:
         return variables[0]
@@ -142,5 +162,12 @@ class SampleWisePerturbation(Perturbation):
 
     def _clip_offset(self, x: Tensor, delta: Tensor) -> Tensor:
         """Return the part of the offset that survives clipping; its norm is never larger."""
+        if not self.is_in_pixels:
+            return delta
         image = self.space.to_image(x)
         return self.space.clip(image + delta) - image
+
+
+def _in_full_precision(x: Tensor) -> Tensor:
+    """Return an empty tensor for the coordinates of perturbations of these inputs, in at least single precision."""
+    return x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))

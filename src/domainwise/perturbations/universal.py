@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.perturbations.base import (
+    Adversary,
     Ascent,
     Bound,
     GaussianStart,
@@ -19,6 +20,7 @@ from domainwise.perturbations.base import (
     step_and_project,
 )
 from domainwise.perturbations.checks import check_memory
+from domainwise.perturbations.priors import Prior
 
 
 class UniversalPerturbation(Perturbation):
@@ -47,6 +49,9 @@ class UniversalPerturbation(Perturbation):
         std: Sequence[float] | None = None,
         loss_cap: float | None = None,
         reduction: Reduction = "mean",
+        prior: Prior | None = None,
+        adversary: Adversary = "gradient",
+        draws: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -62,12 +67,19 @@ class UniversalPerturbation(Perturbation):
             std=std,
             loss_cap=loss_cap,
             reduction=reduction,
+            prior=prior,
+            adversary=adversary,
+            draws=draws,
             generator=generator,
         )
-        check_memory("num_domains x shape", self.num_domains, *self.shape)
+        check_memory("num_domains x shape", self.num_domains, *self.point_shape)
         self.starts_inside = start == "projected"
-        deltas = draw_gaussian_start(
-            (self.num_domains, *self.shape), start, self.radius, norm, batch_dims=1, generator=generator
+        deltas = (
+            draw_gaussian_start(
+                (self.num_domains, *self.point_shape), start, self.radius, norm, batch_dims=1, generator=generator
+            )
+            if adversary == "gradient"
+            else self._draw(self.num_domains, torch.empty(0))
         )
         self.deltas = nn.Parameter(deltas, requires_grad=False)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from domainwise.algorithms import Algorithm
     from domainwise.networks import NetworkBuilder
 
+Augment = Literal[True, False, "strong"]
 BatchNorm = Literal["frozen", "live"]
 Evaluate = Literal["selection", "all"]
 Seeding = Literal["common", "domainbed"]
@@ -144,7 +145,13 @@ class RunConfig:
     compile: bool = setting(
         False, "Compile the network with torch.compile; rounding may differ.", "--compile", is_shared=True
     )
-    augment: bool | None = setting(None, "Augment training images (default for photographs).", is_shared=True)
+    augment: bool | Literal["strong"] | None = setting(
+        None,
+        "Augment training images (default for photographs); `--augment strong` for TrivialAugment, `--no-augment` for "
+        "none.",
+        choices=Augment,
+        is_shared=True,
+    )
     dataset_options: Mapping[str, Any] = setting(
         dict, "Dataset option as name=value. Repeatable.", "--dataset-option", is_shared=True
     )
@@ -402,6 +409,11 @@ def option_names(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
     return field.metadata["options"] or (f"--{field.name.replace('_', '-')}",)
 
 
+def choice_names(field: "dataclasses.Field[Any]") -> list[str]:
+    """Return the values that a setting may have as they are on the command line."""
+    return [str(choice).lower() for choice in field.metadata["choices"]]
+
+
 def lower_method(method: Any) -> Any:
     """Return the name of a method in lower case; a class or package.module:Class as it is."""
     return method.lower() if isinstance(method, str) and ":" not in method else method
@@ -420,7 +432,7 @@ def check_radius(name: str, value: Any) -> None:
 def _check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
     choices, low, below = (field.metadata[key] for key in ("choices", "low", "below"))
     if choices and value not in choices:
-        raise unknown_choice(field.name, str(value), choices)
+        raise unknown_choice(field.name, str(value), choice_names(field))
     if low is None:
         return
     is_integer = below is None

@@ -343,6 +343,7 @@ class Trainer:
             self.generators["batches"],
             self.device,
             augmentation=self.generators["augmentation"] if self.config.augment else None,
+            is_strong=self.config.augment == "strong",
         )
         return [(self.world.shard(x), self.world.shard(y)) for x, y in batches]
 

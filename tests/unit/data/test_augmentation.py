@@ -14,12 +14,12 @@ from torchvision.transforms.v2 import functional as TF
 
 from domainwise.data.augmentation import (
     _choose_windows,
-    _compute_gray,
     _crop,
     _crop_bytes,
     _jitter_colours,
     _shift_hue,
     augment_batch,
+    compute_gray,
 )
 
 ORDERS = list(itertools.permutations(range(4)))
@@ -202,9 +202,9 @@ def test_images_without_three_channels_keep_their_hue_and_saturation(channels: i
 
 def test_gray_equals_torchvisions() -> None:
     x = images(4, 3, 5, 4)
-    torch.testing.assert_close(_compute_gray(x), TF.rgb_to_grayscale(x, 1), rtol=0, atol=LUMINANCE)
+    torch.testing.assert_close(compute_gray(x), TF.rgb_to_grayscale(x, 1), rtol=0, atol=LUMINANCE)
     pure = torch.eye(3).reshape(3, 3, 1, 1)
-    assert _compute_gray(pure).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
+    assert compute_gray(pure).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
 
 
 def test_grayscale_comes_last_and_only_for_chosen_images() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from domainwise.data.augmentation import augment_batch
 from domainwise.data.batches import draw_batches, iterate_batches
 from domainwise.data.dataset import Domain
+from domainwise.data.strong_augmentation import augment_strongly
 
 CPU = torch.device("cpu")
 
@@ -77,16 +78,18 @@ def test_batches_depend_only_on_the_generator() -> None:
     assert not torch.equal(first, draw_batches(parts, 16, seeded(5), CPU)[0][0])
 
 
-def test_augmented_batches_have_the_same_images_as_plain_ones() -> None:
+@pytest.mark.parametrize("is_strong", [False, True])
+def test_augmented_batches_have_the_same_images_as_plain_ones(is_strong: bool) -> None:
+    augment = augment_strongly if is_strong else augment_batch
     parts = [(domain(60, number), torch.arange(60)) for number in range(3)]
-    batches = draw_batches(parts, 10, seeded(4), CPU, augmentation=seeded(1))
+    batches = draw_batches(parts, 10, seeded(4), CPU, augmentation=seeded(1), is_strong=is_strong)
     generator, augmentation = seeded(4), seeded(1)
     for part, (view, label) in zip(parts, batches, strict=True):
         [(x, y)] = draw_batches([part], 10, generator, CPU)
         assert torch.equal(label, y)
         assert not torch.allclose(view, x, atol=0.01)
         as_bytes = (255 * x).round().to(torch.uint8)
-        torch.testing.assert_close(view, augment_batch(as_bytes, augmentation), rtol=0, atol=1e-6)
+        torch.testing.assert_close(view, augment(as_bytes, augmentation), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

@@ -181,6 +181,35 @@ def test_components_add_up_to_the_perturbation(trained: Trained) -> None:
     assert summary.component_norms.numpy() == pytest.approx(np.linalg.norm(flat, axis=-1), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "hparams"),
+    [
+        ("at", {"prior": "filter", "adversary": "worst_of"}),
+        ("uat", {"prior": "tone"}),
+        ("mat", {"prior": "filter", "count": 2}),
+        ("ldat", {"prior": "spectrum", "rank": 2}),
+    ],
+)
+def test_other_priors_are_shown_by_what_they_do_to_the_image(trained: Trained, name: str, hparams: Any) -> None:
+    run = trained(name, **hparams)
+    before = run.algorithm().state_dict()["perturbation._extra_state"]["updates"]
+    summary = summarize_perturbation(run)
+    assert summary.prior == hparams["prior"]
+    assert (summary.components, summary.rank) == (None, None)
+    torch.testing.assert_close(summary.perturbed, summary.image + summary.delta)
+    assert summary.delta.abs().amax() > 0.01
+    assert run.algorithm().state_dict()["perturbation._extra_state"]["updates"] == before
+    figure = plot_perturbation(summary, read_perturbation_history(run))
+    assert f"of prior {hparams['prior']}" in figure.get_suptitle()
+    ranks = measure_ranks(run, images=6)
+    assert max(ranks[0].stacked) > 1  # the same filter changes each image in its own way
+
+
+def test_features_have_no_picture(trained: Trained) -> None:
+    with pytest.raises(DomainwiseError, match="features inside the network"):
+        summarize_perturbation(trained("uat", prior="features"))
+
+
 def test_the_history_matches_records_and_snapshots(trained: Trained) -> None:
     run = trained("uat")
     history = read_perturbation_history(run)

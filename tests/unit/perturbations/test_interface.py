@@ -40,6 +40,8 @@ from domainwise.perturbations import (
     MultiplePerturbation,
     Perturbation,
     SampleWisePerturbation,
+    SpectrumPrior,
+    TonePrior,
     UniversalPerturbation,
 )
 from domainwise.perturbations.base import draw_in_ball, project
@@ -82,11 +84,16 @@ class TestSignatures:
             "ascent": "sign",
             "loss_cap": 3.0,
             "reduction": "sum",
+            "prior": TonePrior(),
+            "adversary": "worst_of",
+            "draws": 4,
             "generator": generator,
         }
         assert settings.keys() | {"shape", "bounds", "mean", "std"} == inspect.signature(Perturbation).parameters.keys()
         for kind in (LowRankPerturbation, MultiplePerturbation, SampleWisePerturbation, UniversalPerturbation):
             with warnings.catch_warnings(action="ignore"):
+                if kind is LowRankPerturbation:
+                    settings["prior"] = SpectrumPrior()
                 perturbation = kind(SHAPE, bounds=(0.25, 0.75), mean=(0.1, 0.2), std=(0.3, 0.4), **settings)
             assert {name: getattr(perturbation, name) for name in settings} == settings
             assert (perturbation.space.low, perturbation.space.high) == (0.25, 0.75)
@@ -697,4 +704,5 @@ class TestPackage:
 
     def test_it_exports_its_kinds(self) -> None:
         kinds = {of_kind.__name__ for of_kind, _ in KINDS.values()}
-        assert set(domainwise.perturbations.__all__) == kinds | {"Perturbation"}
+        priors = {"Prior", "PixelPrior", "FilterPrior", "TonePrior", "SpectrumPrior", "FeaturePrior"}
+        assert set(domainwise.perturbations.__all__) == kinds | {"Perturbation"} | priors

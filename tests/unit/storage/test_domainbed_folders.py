@@ -99,7 +99,7 @@ DOMAINBED_METHODS = (
     *("AT", "UAT", "MAT", "LDAT"),
 )
 # The methods that neither of them has.
-OURS_ONLY = {"gut", "ncdg", "miro", "sam", "sagm"}
+OURS_ONLY = {"gut", "ncdg", "miro", "sam", "sagm", "randconv", "mixstyle", "dsu"}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     spec = make_spec(
         settings={
             "steps": 300,
-            "augment": False,
+            "augment": "strong",
             "weights": 'a "b" \\ c\td\né',
             "network": None,
             "dataset_options": {"shifts": (0, 8.5), "path": Path("some/where")},
@@ -65,7 +65,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     assert stored["settings"] == {
         "seeding": "common",
         "steps": 300,
-        "augment": False,
+        "augment": "strong",
         "weights": 'a "b" \\ c\td\né',
         "dataset_options": {"shifts": [0, 8.5], "path": os.path.join("some", "where")},
     }

@@ -2,7 +2,9 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,6 @@ CONFIG = RunConfig(
     steps=7,
     batch_size=9,
     dropout=0.1,
-    augment=False,
     output=Path("a folder/run"),
 )
 
@@ -41,10 +42,12 @@ def parse_command(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     return configs[0]
 
 
-def test_the_command_line_parses_it_to_the_same_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = parse_command(train_command(CONFIG), monkeypatch)
-    assert parsed.identity() == CONFIG.identity()
-    assert parsed.folder() == CONFIG.folder()
+@pytest.mark.parametrize("augment", [None, True, False, "strong"])
+def test_the_command_line_parses_it_to_the_same_config(augment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, augment=augment)
+    parsed = parse_command(train_command(config), monkeypatch)
+    assert parsed.identity() == config.identity()
+    assert parsed.folder() == config.folder()
 
 
 def test_defaults_are_omitted() -> None:

@@ -107,6 +107,7 @@ def test_data_that_wants_no_pretraining_gets_none(tmp_path: Path) -> None:
         assert (full.weights, full.batch_norm) == ("none", "live")
     assert resolve_config(RunConfig(augment=True), dataset)[0].augment is True
     assert settled(photos(tmp_path), augment=False).augment is False
+    assert settled(photos(tmp_path / "again"), augment="strong").augment == "strong"
 
 
 @pytest.mark.parametrize("network", ["small_cnn", "mnist_cnn", "mlp"])
@@ -146,7 +147,9 @@ def test_where_data_lies_is_not_what_a_run_is() -> None:
     assert {"weights", "batch_norm", "augment"} <= here.identity().keys()
 
 
-@pytest.mark.parametrize("change", [{"weights": "DEFAULT"}, {"batch_norm": "live"}, {"augment": False}])
+@pytest.mark.parametrize(
+    "change", [{"weights": "DEFAULT"}, {"batch_norm": "live"}, {"augment": False}, {"augment": "strong"}]
+)
 def test_weights_batch_norm_and_views_are_what_a_run_is(change: dict[str, Any]) -> None:
     common: dict[str, Any] = {
         "network": "resnet18",

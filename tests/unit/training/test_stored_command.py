@@ -54,8 +54,9 @@ def stored(config: RunConfig) -> Any:
             precision="bf16",
         ),
         RunConfig(algorithm="ldat", network="resnet18", weights="none", batch_norm="live"),
+        RunConfig(algorithm="erm", augment="strong"),
     ],
-    ids=["defaults", "everything", "backbone"],
+    ids=["defaults", "everything", "backbone", "strong augmentation"],
 )
 def test_the_command_line_makes_the_same_run_of_it(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = stored(config)

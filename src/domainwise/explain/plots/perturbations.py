@@ -69,7 +69,8 @@ def _format_title(summary: PerturbationSummary) -> str:
     norm = "" if summary.norm == "l2" else " (largest entry)"
     kind = "one per domain" if summary.is_kept else "one per image (here: of the image shown)"
     limit = "" if summary.rank is None else f", rank at most {summary.rank}"
-    return f"{summary.run}: {summary.method.upper()}, epsilon {summary.epsilon:g}{norm}{limit}, {kind}"
+    prior = "" if summary.prior == "pixels" else f" of prior {summary.prior}"
+    return f"{summary.run}: {summary.method.upper()}, epsilon {summary.epsilon:g}{prior}{norm}{limit}, {kind}"
 
 
 def _to_pixels(image: Tensor) -> NDArray[np.generic]:
@@ -104,8 +105,9 @@ def _plot_singular_values(panel: Axes, summary: PerturbationSummary, index: int)
 
 def _plot_norms(panel: Axes, summary: PerturbationSummary, history: PerturbationHistory, index: int) -> None:
     panel.plot(history.steps, history.norms[:, index].tolist(), color="tab:purple", label="l2 norm")
-    largest = history.largest_singular_values[:, index].tolist()
-    panel.plot(history.steps, largest, color="tab:orange", label="largest singular\nvalue (mean)")
+    if summary.prior == "pixels":
+        largest = history.largest_singular_values[:, index].tolist()
+        panel.plot(history.steps, largest, color="tab:orange", label="largest singular\nvalue (mean)")
     if summary.norm == "l2":
         panel.axhline(summary.epsilon, color="black", linestyle="--", linewidth=0.9, label="epsilon")
     panel.set_ylim(0, 1.15 * max(panel.get_ylim()[1], summary.epsilon * (summary.norm == "l2")))
