@@ -185,7 +185,7 @@ def test_stopped_killed_and_resumed_it_ends_with_the_same_numbers(tmp_path: Path
     words = train_words(LONG, folder)
     stopped = run_until(warm_python, words, folder, interrupt_agent)
     assert stopped.err.count("rerun the same command to resume") == 1
-    assert stopped.err.count("note: mat compares the samples of a batch") == 1
+    assert "compares the samples of a batch" not in stopped.err  # attacks see the samples of all processes
     # It saved where it was, not where the last record was.
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     assert len(checkpoint["measured"]) == (checkpoint["step"] - 1) % 50 > 0

@@ -74,22 +74,28 @@ class AdversarialHparams(Hparams):
         0.0, help="Weight of the loss on unperturbed images; 1 weighs both equally, 0 leaves them out.", low=0
     )
     clean_share: float = hparam(
-        0.0, help="Share of each domain's batch that stays as it is, without an attack.", low=0, high=0.99
+        0.0, help="Share of each domain's batch that is not attacked.", low=0, high=0.99, is_newer=True
     )
     attack_share: float = hparam(
-        1.0, help="Share of each domain's perturbed images that its own perturbation is chosen on.", above=0, high=1
+        1.0,
+        help="Share of each domain's perturbed images that its perturbation is chosen on (uat, ldat).",
+        above=0,
+        high=1,
+        is_newer=True,
     )
     prior: Literal["pixels", "filter", "tone", "spectrum", "features"] = hparam(
         "pixels",
-        help="What may change: pixels, a linear filter, contrast and brightness, amplitudes of frequencies, or the "
-        "statistics of early features. The default epsilon depends on it.",
+        help="What may change: pixels, filter, tone, spectrum or features. The default epsilon depends on it.",
+        is_newer=True,
     )
-    kernel_size: int = hparam(5, help="Height and width of the kernel with prior=filter, odd.", low=1)
-    feature_stages: int = hparam(2, help="Number of early stages that change with prior=features.", low=1)
+    kernel_size: int = hparam(5, help="Height and width of the kernel with prior=filter, odd.", low=1, is_newer=True)
+    feature_stages: int = hparam(
+        2, help="Number of early stages that change with prior=features.", low=1, is_newer=True
+    )
     adversary: Literal["gradient", "worst_of", "random"] = hparam(
-        "gradient", help="Who chooses: gradient, worst_of several random draws, or random as a control."
+        "gradient", help="Who chooses: gradient, the worst of several random draws, or chance.", is_newer=True
     )
-    draws: int = hparam(3, help="Number of draws with adversary=worst_of.", low=1)
+    draws: int = hparam(3, help="Number of draws with adversary=worst_of.", low=1, is_newer=True)
 
     @classmethod
     def imply(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

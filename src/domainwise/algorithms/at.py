@@ -47,7 +47,7 @@ class AT(AdversarialAlgorithm):
 
     @property
     def is_exact_over_ranks(self) -> bool:
-        return self.hparams.over == "sample"
+        return self.hparams.over == "sample" and super().is_exact_over_ranks
 
     @property
     def attack_steps(self) -> int:

@@ -98,6 +98,7 @@ def hparam(
     low: float | None = None,
     above: float | None = None,
     high: float | None = None,
+    is_newer: bool = False,
 ) -> Any:
     """Return a dataclass field for one hyperparameter.
 
@@ -107,8 +108,10 @@ def hparam(
         search: Distribution that a search draws the value from. None: a search keeps the default.
         key: DomainBed's name, which seeds the draw, if it differs from the field's name.
         low, above, high: Valid values are at least `low`, greater than `above` and at most `high`.
+        is_newer: Run folders have names from before there was this hyperparameter; its default does not change them.
     """
-    metadata = {"help": help, "search": search, "key": key, "low": low, "above": above, "high": high}
+    limits = {"low": low, "above": above, "high": high}
+    metadata = {"help": help, "search": search, "key": key, **limits, "is_newer": is_newer}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -172,6 +175,12 @@ class Hparams:
         A field's own default is what a method did before it had the field; variants may imply something newer.
         """
         return {**{name: field.default for name, field in cls.fields().items()}, **stored}
+
+    @classmethod
+    def without_newer(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values without the defaults of hyperparameters that are newer than the names of run folders."""
+        newer = {name: field.default for name, field in cls.fields().items() if field.metadata["is_newer"]}
+        return {name: value for name, value in values.items() if name not in newer or value != newer[name]}
 
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:

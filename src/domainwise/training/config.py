@@ -377,6 +377,7 @@ class RunConfig:
         for setting_name, default in {**newer_defaults(), "seeding": "domainbed"}.items():
             if identity[setting_name] == default:
                 del identity[setting_name]
+        identity["hparams"] = self.algorithm_class().Hparams.without_newer(identity["hparams"])
         short = f"{seed_hash(sorted(map(str, identity.items()))):08x}"
         return Path("runs") / f"{name}-{self.algorithm_name}-trial{self.trial_seed}-{short}"
 
