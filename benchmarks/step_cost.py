@@ -22,27 +22,42 @@ from torchvision.models import resnet18
 
 from domainwise import MultiplePerturbation
 from domainwise.algorithms import ALGORITHMS
+from domainwise.data.augmentation import augment_batch
+from domainwise.data.strong_augmentation import augment_strongly
 from domainwise.reproduction.memory import MemoryTracker, measure_peak_bytes
 from domainwise.training.device import keep_freed_memory
 
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
 Batches = list[tuple[Tensor, Tensor]]
 Step = Callable[[Batches], object]
+WORST = {"prior": "filter", "adversary": "worst_of"}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ERM": ("erm", {}),
     "UAT, two passes": ("uat", {}),
+    "UAT, a quarter attacked": ("uat", {"attack_share": 0.25}),
     "UAT, simultaneous": ("uat", {"schedule": "simultaneous"}),
     "MAT assigned, two passes": ("mat", {"count": COUNT}),
-    "MAT soft, two passes": ("mat", {"count": COUNT, "weights": "soft"}),
     "MAT subspace, two passes": ("mat", {"count": COUNT, "weights": "subspace"}),
     "MAT of the paper, two passes": ("mat", {"count": COUNT, "weights": "domain"}),
     "MAT of the paper, simultaneous": ("mat", {"count": COUNT, "weights": "domain", "schedule": "simultaneous"}),
     "LDAT, two passes": ("ldat", {"rank": RANK}),
+    "LDAT, a quarter attacked": ("ldat", {"rank": RANK, "attack_share": 0.25}),
     "LDAT, simultaneous": ("ldat", {"rank": RANK, "schedule": "simultaneous"}),
     "LDAT of the paper, two passes": ("ldat", {"rank": RANK, "solver": "factors"}),
     "AT, one step": ("at", {}),
     "AT of rank 10, one step": ("at", {"rank": RANK}),
+    "filter per image, gradient": ("at", {"prior": "filter"}),
+    "filter per image, worst of 3": ("at", WORST),
+    "filter per image, worst of 3, half clean": ("at", {**WORST, "clean_share": 0.5}),
+    "filter per image, random": ("at", {"prior": "filter", "adversary": "random"}),
+    "tone per domain, a quarter attacked": ("uat", {"prior": "tone", "attack_share": 0.25}),
+    "spectrum per domain, a quarter attacked": ("uat", {"prior": "spectrum", "attack_share": 0.25}),
+    "features per image, gradient": ("at", {"prior": "features"}),
+    "RandConv": ("randconv", {}),
+    "MixStyle": ("mixstyle", {}),
+    "DSU": ("dsu", {}),
 }
+AUGMENTATIONS = {"ERM, augmented": augment_batch, "ERM, strong augmentation": augment_strongly}
 TEXTBOOK = "MAT, textbook loop"
 
 
@@ -109,10 +124,18 @@ def make_steps(image_size: int) -> tuple[dict[str, Step], dict[str, int]]:
         steps[name] = algorithm.update
         # Adam keeps two values per weight.
         states[name] = _count_bytes(algorithm) + 2 * sum(p.nbytes for p in network.parameters())
+    for name, augment in AUGMENTATIONS.items():
+        steps[name] = partial(_update_augmented, steps["ERM"], augment)
+        states[name] = states["ERM"]
     textbook = TextbookMAT(image_size)
     steps[TEXTBOOK] = textbook.update
     states[TEXTBOOK] = states["MAT of the paper, two passes"]
     return steps, states
+
+
+def _update_augmented(update: Step, augment: Callable[[Tensor], Tensor], batches: Batches) -> object:
+    # Images of datasets are bytes.
+    return update([(augment((255 * x).byte()), y) for x, y in batches])
 
 
 def measure_seconds(steps: dict[str, Step], batches: Batches, rounds: int) -> dict[str, float]:

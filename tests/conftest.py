@@ -1,5 +1,6 @@
 """The environment and order of tests, the time limit of each, and the command line called in this process."""
 
+import gc
 import os
 import signal
 import sys
@@ -20,6 +21,15 @@ SHELL_VARIABLES = (
 )
 
 
+# Collecting creates a few million objects that all stay, through which the garbage collector would go again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make tests independent of the shell, the terminal's width and the user's cache. Workers inherit it."""
     if hasattr(session.config, "workerinput"):
@@ -33,8 +43,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that start processes first, because they take longest."""
-    items.sort(key=lambda item: "system" not in item.path.parts)
+    """Run first what takes longest: tests that start processes or a browser, build the site or load large libraries."""
+    items.sort(key=lambda item: {"system", "docs", "browser", "integrations"}.isdisjoint(item.path.parts))
 
 
 @pytest.fixture(autouse=True)

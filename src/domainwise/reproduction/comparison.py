@@ -211,6 +211,13 @@ class ClaimVerdict:
     judgement: Judgement | None = None
 
 
+def judge_plan(plan: RecipePlan, models: pl.DataFrame) -> list[ClaimVerdict]:
+    """Judge the claims that the runs of a plan can decide by its selected models and its failed runs."""
+    return judge_claims(
+        plan.recipe, models, plan.claims, failures=list_failures(plan), is_sequential=plan.is_sequential
+    )
+
+
 def judge_claims(
     recipe: Recipe,
     models: pl.DataFrame,

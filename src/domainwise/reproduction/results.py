@@ -31,7 +31,7 @@ from domainwise.reproduction.comparison import (
     ClaimVerdict,
     Comparison,
     compare_with_paper,
-    judge_claims,
+    judge_plan,
     list_datasets,
     list_failures,
     select_models,
@@ -178,9 +178,7 @@ def _build_table(plan: RecipePlan) -> RecipeResult:
     table = tabulate_comparisons(compare_with_paper(plan.recipe, models), _format_title(plan))
     if not plan.recipe.claims:
         return RecipeResult(plan.recipe, (table,))
-    verdicts = tuple(
-        judge_claims(plan.recipe, models, plan.claims, failures=list_failures(plan), is_sequential=plan.is_sequential)
-    )
+    verdicts = tuple(judge_plan(plan, models))
     figures = _plot_claims({each.claim: each for each in verdicts})
     return RecipeResult(plan.recipe, (table, tabulate_verdicts(verdicts)), figures, verdicts=verdicts)
 
@@ -236,8 +234,13 @@ def _build_threats(plan: RecipePlan) -> RecipeResult:
     tables: list[TextTable] = []
     figures = {}
     notes = []
+    failures = list_failures(plan)
     for (dataset,), own in frame.group_by("dataset", maintain_order=True):
-        tables += tabulate_threats(own, str(dataset))
+        own_failures = {
+            row: [(run, error) for run, error in failed.items() if run.dataset == dataset]
+            for row, failed in failures.items()
+        }
+        tables += tabulate_threats(own, str(dataset), own_failures)
         if (figure := plot_threats(own, str(dataset))) is None:
             notes.append(f"no figure of {dataset}: it shows differences to the row {REFERENCE!r}, which is missing")
         else:

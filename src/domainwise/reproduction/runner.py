@@ -7,7 +7,7 @@ from typing import Any
 
 from domainwise.data.paths import OnProgress, ignore_progress
 from domainwise.errors import DomainwiseError, RunInterrupted
-from domainwise.reproduction.comparison import judge_claims, list_failures, select_models
+from domainwise.reproduction.comparison import judge_plan, select_models
 from domainwise.reproduction.plan import RecipePlan, merge_plans, move_recipe, plan_recipe
 from domainwise.reproduction.recipe import Recipe, Scale, check_names, find_recipe, find_scale
 from domainwise.reproduction.results import RecipeResult, write_claims, write_result
@@ -188,9 +188,7 @@ def decide_claims(
         verdicts = (
             (prefixes[plan.recipe.key] + each.claim, each.judgement)
             for plan in plans
-            for each in judge_claims(
-                plan.recipe, select_models(plan), plan.claims, failures=list_failures(plan), is_sequential=True
-            )
+            for each in judge_plan(plan, select_models(plan))
         )
         return {name: judgement for name, judgement in verdicts if judgement is not None}
 

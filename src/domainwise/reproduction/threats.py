@@ -35,6 +35,7 @@ from domainwise.selection.statistics import Estimate, aggregate_means, estimate_
 from domainwise.selection.verdicts import Judgement, PairedTrials, judge_differences
 from domainwise.storage.files import read_regular, write_atomic
 from domainwise.storage.run_folder import RunFolder
+from domainwise.storage.sweep_folder import PlannedRun
 from domainwise.training.attacks import AttackName, AttackSettings, build_attack
 from domainwise.training.device import pick_device
 from domainwise.training.evaluation import count_correct
@@ -96,6 +97,8 @@ _MEASUREMENT_RULE = 1
 
 # Accuracy in 0..1 by threat.
 Accuracies = dict[str, float]
+# Failed runs of each row, whose trials have no accuracies, and their errors.
+Failures = Mapping[str, Sequence[tuple[PlannedRun, str]]]
 
 
 def measure_threats(plan: RecipePlan, on_progress: OnProgress = ignore_progress) -> None:
@@ -247,14 +250,22 @@ def list_differences(frame: pl.DataFrame) -> dict[tuple[str, str], list[float]]:
     return differences
 
 
-def compare_with_reference(frame: pl.DataFrame) -> dict[tuple[str, str], Judgement]:
+def compare_with_reference(frame: pl.DataFrame, failures: Failures | None = None) -> dict[tuple[str, str], Judgement]:
     """Judge, by row and threat, whether a row of one dataset is above the reference; the rows of a threat together."""
     by_threat: dict[str, dict[str, PairedTrials]] = {}
     for (row, threat), differences in list_differences(frame).items():
         collapsed = _find_collapses(frame, row)
-        problems = tuple(f"{name} in trial {trial} is at chance level" for trial, name in collapsed)
-        trials = {trial for trial, _ in collapsed}
-        by_threat.setdefault(threat, {})[row] = PairedTrials(differences, len(trials), problems=problems)
+        failed = [
+            (name, run.trial, error) for name in (row, REFERENCE) for run, error in (failures or {}).get(name, ())
+        ]
+        problems = [f"{name} in trial {trial} is at chance level" for trial, name in collapsed]
+        problems += [f"{name} in trial {trial} failed ({error})" for name, trial, error in failed]
+        by_threat.setdefault(threat, {})[row] = PairedTrials(
+            differences,
+            collapsed=len({trial for trial, _ in collapsed}),
+            failed=len({trial for _, trial, _ in failed}),
+            problems=tuple(problems),
+        )
     return {
         (row, threat): judgement
         for threat, paired in by_threat.items()
@@ -290,8 +301,12 @@ def correlate_axes(frame: pl.DataFrame) -> dict[tuple[Axis, Axis], Estimate]:
     return correlations
 
 
-def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
-    """Return three tables of one dataset: accuracies, differences to the reference, and how the axes go together."""
+def tabulate_threats(frame: pl.DataFrame, dataset: str, failures: Failures | None = None) -> list[TextTable]:
+    """Return three tables of one dataset: accuracies, differences to the reference, and how the axes go together.
+
+    Args:
+        failures: the failed runs on this dataset and their errors, by row.
+    """
     names = [threat.name for threat in THREATS]
     rows = frame["row"].unique(maintain_order=True).to_list()
     header = ("method", *names)
@@ -309,11 +324,11 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
             (f"Mean ± standard error over {trials}.", *_DESCRIPTIONS),
         )
     ]
-    if judgements := compare_with_reference(frame):
+    if judgements := compare_with_reference(frame, failures):
         compared = dict.fromkeys(row for row, _ in judgements)
         note = (
             "Mean difference per trial, with simultaneous 95 % intervals per column; ▲ and ▼ mark those that exclude "
-            "0. No interval: too few trials, or no spread. No marks where runs collapsed."
+            "0. No interval: too few trials, or no spread. No marks where runs collapsed or failed."
         )
         first = {row: judgements[row, CLEAN.name] for row in compared}
         notes = [f"{row}: {describe_problems(each)}." for row, each in first.items() if not each.paired.is_sound]
@@ -343,7 +358,7 @@ def tabulate_threats(frame: pl.DataFrame, dataset: str) -> list[TextTable]:
 
 def _label_row(row: str, judgements: Mapping[tuple[str, str], Judgement]) -> str:
     paired = judgements[row, CLEAN.name].paired
-    return row if paired.is_sound else f"{row} ({paired.collapse_rate} trials collapsed)"
+    return row if paired.is_sound else f"{row} ({paired.collapse_rate} trials collapsed or failed)"
 
 
 def _format_judgement(judgement: Judgement) -> str:

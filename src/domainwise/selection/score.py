@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from domainwise.selection.metrics import read_values
+from domainwise.selection.statistics import estimate_mean
 
 # A run that guesses is this many standard errors above chance in one of a hundred cases.
 _GUESSING_ERRORS = 2.326
@@ -52,7 +53,7 @@ def training_error(
         return None
     accuracies = np.asarray(values, dtype=np.float64)
     if metric != "accuracy" or len(holdout_sizes) != len(values) or min(holdout_sizes) < 1:
-        return float(accuracies.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+        return estimate_mean(accuracies.tolist()).error
     return float(np.sqrt(np.sum(binomial_variance(accuracies, holdout_sizes))) / len(values))
 
 

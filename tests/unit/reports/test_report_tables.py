@@ -89,6 +89,13 @@ def test_cells_with_fewer_trials_have_a_reason() -> None:
     assert "erm on toy: only 1 of 3 trials." in table_of(runs_of(records), "Averages").footnotes
 
 
+def test_the_footnote_names_the_error_that_the_cells_have() -> None:
+    table = table_of(runs_of(THREE_TRIALS))
+    assert cell_of(table, "mat", "art").error == pytest.approx(10 / 3**0.5)
+    note = "± is the standard error over trials: their standard deviation (ddof 1) over the root of their number."
+    assert note in table.footnotes
+
+
 def test_reason_is_about_the_missing_trial_only() -> None:
     planned = [plan("mat", "art", "failed", "boom", trial=1), plan("mat", "art", "unfinished", trial=0, draw=1)]
     cell = cell_of(table_of(runs_of([run("mat", "art", 0.5)], planned)), "mat", "art")

@@ -11,6 +11,7 @@ from domainwise.reproduction.comparison import (
     Comparison,
     compare_with_paper,
     judge_claims,
+    judge_plan,
     list_failures,
     select_models,
     tabulate_comparisons,
@@ -154,6 +155,26 @@ def test_failures_of_a_plan(tmp_path: Path) -> None:
     (run,) = (run for run in failed.runs if run.trial == 1)
     RunFolder(run.folder).write_failure("the loss is nan")
     assert list_failures(failed) == {"erm": {run: "the loss is nan"}}
+
+
+def test_the_failed_runs_of_a_plan_are_part_of_its_verdicts(tmp_path: Path) -> None:
+    row_plans = []
+    for row, accuracy in (("erm", 0.5), ("at", 0.6)):
+        runs = {}
+        for trial in range(7):
+            accuracies = (accuracy + 0.01 * (trial % 2) * (row == "at"),)
+            output = write_run(
+                tmp_path / f"{row}-{trial}", row, "art", accuracies, trial=trial, dataset="pacs", is_done=trial < 6
+            )
+            config = RunConfig("pacs", row, test_domains=("art",), trial_seed=trial, output=output)
+            runs[PlannedRun(output, output.name, "pacs", row, ("art",), trial, 0)] = config
+        row_plans.append(RowPlan(Row(row, row), "pacs", "training_domain", runs))
+    planned = RecipePlan(RECIPE, load_scales()["cpu"], tmp_path, tuple(row_plans), {})
+    assert judge_plan(planned, select_models(planned))[0].verdict == "holds"
+    RunFolder(tmp_path / "at-6").write_failure("the loss is nan")
+    first = judge_plan(planned, select_models(planned))[0]
+    assert first.verdict == "inconclusive"
+    assert first.evidence.endswith("1 of 7 trials: at on art in trial 6 failed (the loss is nan)")
 
 
 def test_domains_of_a_trial_are_one_observation() -> None:

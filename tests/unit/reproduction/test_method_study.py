@@ -11,7 +11,7 @@ from domainwise import DomainwiseError, RunConfig, train
 from domainwise.errors import RunInterrupted
 from domainwise.reproduction import ReproductionCallbacks
 from domainwise.reproduction.method_study import Study, check_data, list_rows, rank_by_promise, recommend_method, study
-from domainwise.selection.verdicts import Judgement, judge_differences
+from domainwise.selection.verdicts import Judgement, PairedTrials, judge_differences
 from domainwise.storage.sweep_folder import SweepFolder
 from domainwise.training.prediction import predict_images
 from domainwise.training.registry import build_dataset
@@ -190,3 +190,11 @@ def test_otherwise_erm_is_recommended() -> None:
     assert name == "erm"
     assert "The best candidate is uat, +1.3 points (too few trials) over 3 trials; at least 113 trials would" in advice
     assert recommend_method(judge(uat=[]))[0] == "erm"
+
+
+def test_advice_names_the_runs_that_collapsed() -> None:
+    problem = "uat on day in trial 1 is at chance level"
+    judgements = judge_differences({"uat": PairedTrials([5.0, 6.0, 5.0], collapsed=1, problems=(problem,))})
+    name, advice = recommend_method(judgements)
+    assert name == "erm"
+    assert f"runs are at chance level or failed in 1 of 3 trials: {problem}. Rerun" in advice

@@ -31,7 +31,8 @@ from domainwise.reproduction.threats import (
     read_threats,
     tabulate_threats,
 )
-from domainwise.storage.sweep_folder import SweepFolder
+from domainwise.storage.run_folder import RunFolder
+from domainwise.storage.sweep_folder import PlannedRun, SweepFolder
 from domainwise.sweeps.runner import run_plan
 from domainwise.training.loading import OpenRun, open_run
 from in_process_engine import train_in_process
@@ -75,10 +76,32 @@ def test_a_row_with_a_collapsed_run_has_no_verdict() -> None:
     assert (judgements["mat", "clean"].verdict, judgements["uat", "clean"].verdict) == ("inconclusive", "holds")
     table = tabulate_threats(frame, "toy")[1]
     mat, uat = table.rows
-    assert mat[0] == "mat (1 of 4 trials collapsed)"
+    assert mat[0] == "mat (1 of 4 trials collapsed or failed)"
     assert not any("▲" in cell for cell in mat)
     assert all("▲" in cell for cell in uat[1:])
     assert "mat: runs are at chance level or failed in 1 of 4 trials: mat in trial 2 is at chance level." in table.notes
+
+
+def test_a_row_with_a_failed_run_has_no_verdict() -> None:
+    frame = frame_of({"erm": [0.5] * 4, "mat": [0.6, 0.61, 0.59, 0.6], "uat": [0.6, 0.61, 0.59, 0.6]})
+    failed = PlannedRun(Path("run"), "run", "toy", "mat", ("test",), 4, 0)
+    mat, uat = tabulate_threats(frame, "toy", {"mat": [(failed, "the loss is nan")]})[1].rows
+    assert mat[0] == "mat (1 of 5 trials collapsed or failed)"
+    assert not any("▲" in cell for cell in mat)
+    assert uat[0] == "uat"
+    both = compare_with_reference(frame, {"erm": [(failed, "the loss is nan")]})
+    assert {each.verdict for each in both.values()} == {"inconclusive"}
+    assert both["uat", "clean"].paired.problems == ("erm in trial 4 failed (the loss is nan)",)
+
+
+def test_the_failed_runs_of_a_plan_are_in_its_tables(measured_plan: RecipePlan) -> None:
+    erm, mat = measured_plan.row_plans
+    ((done, config),) = mat.runs.items()
+    failed = replace(done, folder=measured_plan.folder / "failed", trial=1)
+    RunFolder(failed.folder).write_failure("the loss is nan")
+    longer = replace(measured_plan, row_plans=(erm, replace(mat, runs={**mat.runs, failed: config})))
+    # After two steps, the other one is at chance level.
+    assert write_result(longer).tables[1].rows[0][0] == "mat, l2 2/255 rms (2 of 2 trials collapsed or failed)"
 
 
 def test_ranks_of_rows_are_correlated_within_each_trial() -> None:
