@@ -21,11 +21,12 @@ SHELL_VARIABLES = (
 )
 
 
-# Collecting creates a few million objects that all stay, through which the garbage collector would go again and again.
+# Collecting creates a few million objects that all stay. The garbage collector need not go through them, now or later.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     gc.enable()
 
 

@@ -236,7 +236,7 @@ def test_corruptions_without_a_reference(domainwise: Callable[..., Any], runs: P
 
 
 def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:
-    program = "import domainwise.cli.robustness, domainwise.cli as cli; print('ready', flush=True); cli.main()"
+    program = "import domainwise.cli.robustness, domainwise.__main__ as cli; print('ready', flush=True); cli.main()"
     words = ("robustness", str(runs / "erm-0"), "--attack-steps", "1000000", "--kind", "sample")
     with start_child([sys.executable, "-c", program, *words], cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -244,6 +244,5 @@ def test_ctrl_c_ends_without_a_traceback(runs: Path, tmp_path: Path) -> None:
         time.sleep(1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
+    assert (process.returncode, errors) == (130, "")
     assert not list(tmp_path.iterdir())

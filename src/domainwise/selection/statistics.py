@@ -1,13 +1,19 @@
-"""Means with their standard errors, and differences between methods per trial: the only implementation."""
+"""Means with their standard errors, and differences between methods per trial: the only implementation.
+
+Imports polars only for tables, so that training does not wait for it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from domainwise.selection.verdicts import PairedTrials
 from domainwise.storage.sweep_folder import PlannedRun
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,10 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def aggregate_means(frame: pl.DataFrame, by: Sequence[str], value: str = "accuracy") -> pl.DataFrame:
+def aggregate_means(frame: "pl.DataFrame", by: Sequence[str], value: str = "accuracy") -> "pl.DataFrame":
     """Return `mean`, standard `error` (null for a single row) and `count` of a column per group, as `estimate_mean`."""
+    import polars as pl
+
     error = pl.when(pl.len() > 1).then(pl.col(value).std(ddof=1) / pl.len().sqrt())
     return frame.group_by(by, maintain_order=True).agg(
         mean=pl.col(value).mean(), error=error, count=pl.len().cast(pl.Int64)
@@ -48,7 +56,7 @@ def aggregate_means(frame: pl.DataFrame, by: Sequence[str], value: str = "accura
 
 
 def pair_trials(
-    better: pl.DataFrame, worse: pl.DataFrame, failures: Mapping[PlannedRun, str] | None = None
+    better: "pl.DataFrame", worse: "pl.DataFrame", failures: Mapping[PlannedRun, str] | None = None
 ) -> PairedTrials:
     """Return one difference in points per trial, in their order: the mean over test domains, then over datasets.
 
@@ -60,6 +68,8 @@ def pair_trials(
             `is_collapsed`.
         failures: failed runs of both methods, see `domainwise.selection.runs.find_failures`.
     """
+    import polars as pl
+
     keys = ["dataset", "test_domain", "trial"]
     pairs = better.join(worse.select(*keys, other="accuracy"), on=keys, how="inner")
     by_dataset = pairs.group_by("trial", "dataset").agg(
