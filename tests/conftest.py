@@ -30,6 +30,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    # Or libraries report everything as leaked.
+    gc.unfreeze()
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Make tests independent of the shell, the terminal's width and the user's cache. Workers inherit it."""
     if hasattr(session.config, "workerinput"):
