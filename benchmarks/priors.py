@@ -8,7 +8,11 @@ that the screen does not have.
     python benchmarks/priors.py run pacs --data-dir DATA --weights FILE
     python benchmarks/priors.py run office_caltech10 --data-dir DATA --weights FILE
     python benchmarks/priors.py run silhouettes
+    python benchmarks/priors.py share silhouettes
+    python benchmarks/priors.py share office_caltech10 --data-dir DATA --weights FILE
     python benchmarks/priors.py tables --picture docs/results/priors.png
+
+`share` asks whether a perturbation that all images of a domain share can be chosen on a quarter of them.
 """
 
 import argparse
@@ -30,6 +34,7 @@ import scipy.stats
 from domainwise import RunConfig, train
 from domainwise.reports.formats import format_markdown_table
 from domainwise.selection.statistics import estimate_mean
+from domainwise.selection.verdicts import judge_differences
 
 RECORDS = Path("docs/results/priors.jsonl")
 Record = dict[str, Any]
@@ -103,6 +108,23 @@ def list_calibration_arms() -> list[Arm]:
     ]
 
 
+def list_shares() -> dict[str, tuple[Arm, Arm]]:
+    """Return methods whose perturbation is chosen on a quarter of each domain's batch, and on all of it."""
+    pixels = {"prior": "pixels", "epsilon": "1/255 rms"}
+    methods: dict[str, dict[str, Any]] = {
+        "uat": pixels,
+        "mat": {**pixels, "count": 3, "weights": "domain"},
+        "ldat": {**pixels, "rank": 10},
+    }
+    shares = {"on a quarter": {"attack_share": 0.25}, "on all": {}}
+    return {
+        f"{name.upper()} chosen on a quarter, not on all": tuple(  # type: ignore[misc]
+            Arm(f"{name.upper()} {label}", "share", name, {**hparams, **more}) for label, more in shares.items()
+        )
+        for name, hparams in methods.items()
+    }
+
+
 @dataclass(frozen=True)
 class Setup:
     """How all runs on a dataset train, what is held out in turn, and which trials there are."""
@@ -111,6 +133,7 @@ class Setup:
     lr: float
     targets: tuple[str, ...]
     trials: tuple[int, ...]
+    share_trials: int = 0
 
 
 _PHOTOS: dict[str, Any] = {
@@ -121,9 +144,9 @@ _PHOTOS: dict[str, Any] = {
 }
 SETUPS = {
     "silhouettes": Setup(
-        {"network": "small_cnn", "steps": 700, "batch_size": 64, "augment": False}, 1e-3, ("",), tuple(range(5))
+        {"network": "small_cnn", "steps": 700, "batch_size": 64, "augment": False}, 1e-3, ("",), tuple(range(5)), 20
     ),
-    "office_caltech10": Setup({**_PHOTOS, "steps": 200}, 1e-4, ("amazon", "caltech10", "dslr", "webcam"), (0, 1, 2)),
+    "office_caltech10": Setup({**_PHOTOS, "steps": 200}, 1e-4, ("amazon", "caltech10", "dslr", "webcam"), (0, 1, 2), 6),
     "pacs": Setup({**_PHOTOS, "steps": 600}, 1e-4, ("sketch", "photo"), (0, 1)),
     "pacs_calibration": Setup({**_PHOTOS, "steps": 600}, 1e-4, ("cartoon", "art_painting"), (100, 101)),
 }
@@ -183,12 +206,15 @@ def run_task(task: Task, data_dir: str, weights: str) -> Record:
 
 def run(options: argparse.Namespace) -> None:
     setup_name = "pacs_calibration" if options.command == "calibrate" else options.dataset
+    setup = SETUPS[setup_name]
+    trials: Sequence[int] = setup.trials
     arms = list_calibration_arms() if options.command == "calibrate" else list_arms()
+    if options.command == "share":
+        trials, arms = range(setup.share_trials), [arm for pair in list_shares().values() for arm in pair]
     if options.arm:
         arms = [arm for arm in arms if f"{arm.family}: {arm.label}" in options.arm]
-    setup = SETUPS[setup_name]
     # Trial by trial, so that an interrupted screen is a complete one of fewer trials.
-    tasks = [Task(setup_name, arm, target, trial) for trial in setup.trials for target in setup.targets for arm in arms]
+    tasks = [Task(setup_name, arm, target, trial) for trial in trials for target in setup.targets for arm in arms]
     done = [record["key"] for record in read_records(options.records)]
     todo = [task for task in tasks if task.key not in done]
     print(f"{len(tasks)} runs, {len(tasks) - len(todo)} done", file=sys.stderr, flush=True)
@@ -235,7 +261,7 @@ def pair_with_erm(records: Sequence[Record], arm: Arm, value: Callable[[Record],
 
 def tabulate(records: Sequence[Record], setup: str, arms: Sequence[Arm]) -> str:
     """Return one row per arm: the difference from ERM on each held-out domain, in all, and on the training domains."""
-    own = [record for record in records if record["key"][0] == setup]
+    own = of_setup(records, setup)
     targets = [target for target in SETUPS[setup].targets if any(each["key"][2] == target for each in own)]
     rows = []
     for arm in arms:
@@ -268,6 +294,28 @@ def tabulate(records: Sequence[Record], setup: str, arms: Sequence[Arm]) -> str:
     )
 
 
+def judge_shares(records: Sequence[Record], setup: str) -> str:
+    """Return the verdicts on choosing a perturbation on a quarter of the images: one difference per complete trial."""
+    by_key = {(each["key"][1], each["key"][2], each["key"][3]): summarize(each) for each in of_setup(records, setup)}
+    claims: dict[str, list[float]] = {}
+    for claim, arms in list_shares().items():
+        for trial in range(SETUPS[setup].share_trials):
+            pairs = [[by_key.get((arm.key, target, trial)) for arm in arms] for target in SETUPS[setup].targets]
+            differences = [some - every for some, every in pairs if some is not None and every is not None]
+            if len(differences) == len(pairs):
+                claims.setdefault(claim, []).append(100 * fmean(differences))
+    rows = [
+        (claim, each.trials, f"{each.estimate:+.1f}", format_ends(each.interval), each.verdict)
+        for claim, each in judge_differences(claims).items()
+    ]
+    header = ("claim", "trials", "difference", "interval", "verdict")
+    return format_markdown_table(header, rows, numeric=3) if rows else ""
+
+
+def of_setup(records: Sequence[Record], setup: str) -> list[Record]:
+    return [record for record in records if record["key"][0] == setup]
+
+
 def format_mean(values: Sequence[float], *, is_signed: bool = False) -> str:
     """Return the mean with its standard error."""
     if not values:
@@ -283,14 +331,18 @@ def format_interval(values: Sequence[float]) -> str:
     if estimate.error is None:
         return f"{estimate.mean:+.1f}"
     half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * estimate.error
-    return f"{estimate.mean:+.1f} [{estimate.mean - half:+.1f}, {estimate.mean + half:+.1f}]"
+    return f"{estimate.mean:+.1f} {format_ends((estimate.mean - half, estimate.mean + half))}"
+
+
+def format_ends(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:+.1f}, {interval[1]:+.1f}]"
 
 
 def print_tables(options: argparse.Namespace) -> None:
     records = read_records(options.records)
     for setup in dict.fromkeys(record["key"][0] for record in records):
         arms = list_calibration_arms() if setup == "pacs_calibration" else list_arms()
-        print(f"## {setup}\n\n{tabulate(records, setup, arms)}\n")
+        print(f"## {setup}\n\n{tabulate(records, setup, arms)}\n\n{judge_shares(records, setup)}\n")
     if options.picture is not None:
         plot_screen(records, options.picture)
 
@@ -314,7 +366,7 @@ def plot_screen(records: Sequence[Record], file: Path) -> None:
     )
     families = list(dict.fromkeys(arm.family for arm in arms))
     for (setup, target), panel in zip(panels, axes[0], strict=True):
-        own = [record for record in records if record["key"][0] == setup]
+        own = of_setup(records, setup)
         panel.axvline(0, color="black", linewidth=0.8)
         for place, arm in enumerate(arms):
             values = pair_with_erm(own, arm, summarize).get(target, [])
@@ -338,7 +390,9 @@ def main() -> None:
     runner = commands.add_parser("run", help="train what is not in the file of records")
     runner.add_argument("dataset", choices=[name for name in SETUPS if name != "pacs_calibration"])
     calibration = commands.add_parser("calibrate", help="the same for the variations of one arm")
-    for each in (runner, calibration):
+    sharing = commands.add_parser("share", help="the same for perturbations chosen on a quarter of the images")
+    sharing.add_argument("dataset", choices=[name for name, setup in SETUPS.items() if setup.share_trials])
+    for each in (runner, calibration, sharing):
         each.set_defaults(call=run)
         each.add_argument("--arm", action="append", default=[], help="run this arm only, 'prior: label'; repeatable")
         each.add_argument("--data-dir", default="", help="folder that contains PACS and OfficeCaltech10")
@@ -347,7 +401,7 @@ def main() -> None:
     printer = commands.add_parser("tables", help="print the tables of a file of records as Markdown")
     printer.set_defaults(call=print_tables)
     printer.add_argument("--picture", type=Path, help="file for the figure")
-    for each in (runner, calibration, printer):
+    for each in (runner, calibration, sharing, printer):
         each.add_argument("--records", type=Path, default=RECORDS)
     options = parser.parse_args()
     options.call(options)
