@@ -96,10 +96,7 @@ class LowRankPerturbation(Perturbation):
             self.deltas = nn.Parameter(scale_into_ball(left @ right, self.radius, norm), requires_grad=False)
 
     def _draw_factors(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        channels, height, width = self.point_shape
-        left = draw_noise("normal", (count, channels, height, self.rank), like=like, generator=self.generator)
-        right = draw_noise("normal", (count, channels, self.rank, width), like=like, generator=self.generator)
-        return left, right
+        return draw_factors((count, *self.point_shape), self.rank, like=like, generator=self.generator)
 
     def _draw(self, count: int, like: Tensor) -> Tensor:
         left, right = self._draw_factors(count, like)
@@ -128,6 +125,16 @@ class LowRankPerturbation(Perturbation):
         if self.solver == "projected":
             scaled = scale_into_ball(self.deltas, self.radius, self.norm)
             self.deltas.copy_(torch.where(is_outside(self.deltas, self.radius, self.norm), scaled, self.deltas))
+
+
+def draw_factors(
+    shape: tuple[int, ...], rank: int, *, like: Tensor, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Draw Gaussian factors (..., height, rank) and (..., rank, width) of random images of this shape."""
+    *batch, height, width = shape
+    left = draw_noise("normal", (*batch, height, rank), like=like, generator=generator)
+    right = draw_noise("normal", (*batch, rank, width), like=like, generator=generator)
+    return left, right
 
 
 def truncate_rank(images: Tensor, rank: int) -> Tensor:

@@ -18,9 +18,10 @@ from domainwise.perturbations.base import (
     draw_in_ball,
     draw_noise,
     project,
+    scale_into_ball,
 )
 from domainwise.perturbations.checks import check_choice
-from domainwise.perturbations.low_rank import check_rank, truncate_rank, warn_of_full_rank
+from domainwise.perturbations.low_rank import check_rank, draw_factors, truncate_rank, warn_of_full_rank
 from domainwise.perturbations.priors import Prior
 
 SampleStart = Literal["random", "zero", "cube"]
@@ -113,14 +114,18 @@ class SampleWisePerturbation(Perturbation):
             delta = torch.zeros_like(like) if self.is_in_pixels else like.new_zeros(shape)
         elif self.start == "cube":
             delta = (2 * draw_noise("uniform", shape, like=like, generator=self.generator) - 1) * self.radius
+        elif self.rank is not None:
+            delta = self._draw(len(x), like)
         else:
             delta = draw_in_ball(shape, self.radius, self.norm, like=like, generator=self.generator)
-            delta = self._clip_offset(x, delta) if self.rank is None else self._limit_rank(delta, self.rank)
+            delta = self._clip_offset(x, delta)
         return (), (delta.requires_grad_(),)
 
     def _draw(self, count: int, like: Tensor) -> Tensor:
-        drawn = super()._draw(count, like)
-        return drawn if self.rank is None else self._limit_rank(drawn, self.rank)
+        if self.rank is None:
+            return super()._draw(count, like)
+        left, right = draw_factors((count, *self.point_shape), self.rank, like=like, generator=self.generator)
+        return scale_into_ball(left @ right, self.radius, self.norm)
 
     def _choose_worst(self, x: Tensor, domain: Tensor, losses_of: Callable[[Tensor], Tensor]) -> Tensor:
         return self._choose_by_group(torch.arange(len(x), device=x.device), len(x), _in_full_precision(x), losses_of)
