@@ -75,6 +75,8 @@ def list_arms() -> list[Arm]:
     }
     for prior, hparams in by_prior.items():
         settings = {"prior": prior, **hparams}
+        if prior != "pixels":
+            settings["clean_share"] = 0.25  # by `calibrate`
         arms += [
             Arm("each image, gradient", prior, "at", settings),
             Arm("each image, worst of 3", prior, "at", {**settings, "adversary": "worst_of"}),
@@ -93,9 +95,9 @@ def list_arms() -> list[Arm]:
 
 def list_calibration_arms() -> list[Arm]:
     """Return variations of the arm that promised most: how large, how many images stay clean, and the warm-up."""
-    worst = {"prior": "filter", "adversary": "worst_of"}
+    worst = {"prior": "filter", "adversary": "worst_of", "clean_share": 0.0}
     variations: dict[str, dict[str, Any]] = {
-        "as is": {},
+        "no clean images, warm-up, radius 1.5": {},
         "half of the images clean": {"clean_share": 0.5},
         "a quarter of the images clean": {"clean_share": 0.25},
         "no warm-up": {"warmup": 0.0},

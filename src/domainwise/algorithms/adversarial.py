@@ -4,7 +4,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -85,7 +85,7 @@ class AdversarialHparams(Hparams):
     )
     prior: Literal["pixels", "filter", "tone", "spectrum", "features"] = hparam(
         "pixels",
-        help="What may change: pixels, filter, tone, spectrum or features. The default epsilon depends on it.",
+        help="What may change: pixels, filter, tone, spectrum or features. Sets epsilon and clean_share.",
         is_newer=True,
     )
     kernel_size: int = hparam(5, help="Height and width of the kernel with prior=filter, odd.", low=1, is_newer=True)
@@ -101,7 +101,8 @@ class AdversarialHparams(Hparams):
     def imply(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         prior, adversary = (values.get(name, cls.fields()[name].default) for name in ("prior", "adversary"))
         radius = RADII.get((prior, adversary), RADII.get((prior, "gradient")))
-        return {**({} if radius is None else {"epsilon": radius}), **super().imply(values)}
+        own = {} if radius is None else {"epsilon": radius, "clean_share": CLEAN_SHARE}
+        return {**own, **super().imply(values)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,6 +129,9 @@ RADII: Mapping[tuple[str, str], float] = {
     ("spectrum", "gradient"): 0.2,
     ("features", "gradient"): 0.5,
 }
+# Default share of clean images with these priors. It costs less on the training domains than none, and gains as much on
+# unseen ones (docs/results/priors_calibration.jsonl).
+CLEAN_SHARE = 0.25
 # The defaults of the fields are the paper's; these replace them.
 STANDARD: Mapping[str, Any] = {"step_size": None, "warmup": 0.5}
 PAPER: Mapping[str, Any] = {"ascent": "gradient", "order": "sequential"}
@@ -257,41 +261,42 @@ class AdversarialAlgorithm(Algorithm):
         total: Number = 0.0
         count = 0
         for index, group in enumerate(self._groups(batches)):
-            x, y, domain = group.x, group.y, group.domain
             model: Model = self.network
             if self.space is not None:
-                x, model = self.space.normalize(x), self.space.wrap(model)
-            x_adv = self._perturb(model, x, y, domain, group)
-            counts = F.one_hot(domain, self.num_domains).sum(0).to(x.dtype)
+                group, model = replace(group, x=self.space.normalize(group.x)), self.space.wrap(model)
+            x_adv = self._perturb(model, group)
+            size, domain = len(group.y), group.domain
+            counts = F.one_hot(domain, self.num_domains).sum(0).to(x_adv.dtype)
             # Gradients contain the scale of the loss (fp16), which the step may change.
-            scale = 1.0 if self.scaler is None else self.scaler.scale(torch.ones((), device=x.device))
-            measurements = self.minimize_(partial(self._compute_loss, index, model, x_adv, x, y, counts[domain]))
-            total, count = total + measurements.numbers["loss"] * len(y), count + len(y)
+            scale = 1.0 if self.scaler is None else self.scaler.scale(torch.ones((), device=x_adv.device))
+            measurements = self.minimize_(partial(self._compute_loss, index, model, group, x_adv, counts[domain]))
+            total, count = total + measurements.numbers["loss"] * size, count + size
             if hparams.schedule == "simultaneous":
-                perturbed = F.one_hot(domain[: group.perturbed], self.num_domains).sum(0).to(x.dtype)
-                shares = perturbed / (len(y) if hparams.objective == "mean" else counts.clamp(min=1))
+                perturbed = domain if group.perturbed is None else domain[group.perturbed]
+                shares = F.one_hot(perturbed, self.num_domains).sum(0).to(x_adv.dtype)
+                shares = shares / (size if hparams.objective == "mean" else counts.clamp(min=1))
                 # Each domain ascends its own mean, of which the loss contains only a share. (An absent domain has share
                 # 0 and no gradient; 0 times infinity is not a usable direction, so it does not move.)
                 self.perturbation.ascend_((1 + hparams.clean_weight) / shares / scale)
         return Measurements(loss=total / count)
 
-    def _perturb(self, model: Model, x: Tensor, y: Tensor, domain: Tensor, group: "_Group") -> Tensor:
-        """Return the images of the network step: those that are perturbed first, then the clean ones."""
-        hparams, end = self.hparams, group.perturbed
-        inputs, domains = x[:end], domain[:end]
-        if hparams.schedule == "simultaneous":
+    def _perturb(self, model: Model, group: "_Group") -> Tensor:
+        """Return the images of the network step; those that are not to be perturbed as they are."""
+        x, y, domain, index = group.x, group.y, group.domain, group.perturbed
+        some = index if group.driving is None else group.driving
+        inputs, domains = (x, domain) if index is None else (x[index], domain[index])
+        if self.hparams.schedule == "simultaneous":
             x_adv = self.perturbation(inputs, domains)
-        elif group.driving is None:
-            losses = partial(_sample_losses, model, y[:end])
+        elif some is index:
+            losses = partial(_sample_losses, model, y if index is None else y[index])
             x_adv = self.perturbation.attack(inputs, domains, losses, self.attack_steps)
         else:
-            some = group.driving
             self.perturbation.attack(x[some], domain[some], partial(_sample_losses, model, y[some]), self.attack_steps)
             with torch.no_grad():
                 x_adv = self.perturbation(inputs, domains)
-        return x_adv if end == len(x) else torch.cat([x_adv, x[end:]])
+        return x_adv if index is None else x.index_copy(0, index, x_adv)
 
-    def _compute_loss(self, index: int, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, counts: Tensor) -> Objective:
+    def _compute_loss(self, index: int, model: Model, group: "_Group", x_adv: Tensor, counts: Tensor) -> Objective:
         """Return the loss of the network step of this index within the update.
 
         Args:
@@ -300,8 +305,8 @@ class AdversarialAlgorithm(Algorithm):
         if self.hparams.schedule == "two_pass":
             # After the attack, and before each pass of SAM.
             self.seed_dropout_(index)
-        with self.perturbation.applied():
-            sample_losses = _add_clean_losses(model, x_adv, x, y, self.hparams.clean_weight)
+        with self.perturbation.applied(group.perturbed):
+            sample_losses = _add_clean_losses(model, x_adv, group.x, group.y, self.hparams.clean_weight)
         mean = sample_losses.mean()
         return mean if self.hparams.objective == "mean" else (sample_losses / counts).sum(), {"loss": mean}
 
@@ -328,21 +333,20 @@ class AdversarialAlgorithm(Algorithm):
                 yield self._make_group(x, y, torch.full((len(y),), index, device=x.device), [len(y)])
 
     def _make_group(self, x: Tensor, y: Tensor, domain: Tensor, sizes: Sequence[int]) -> "_Group":
-        """Put those that are perturbed first.
+        """Choose the samples that are perturbed, the first of each domain, and those that this is chosen on.
 
         Args:
             sizes: Number of samples of each domain, one after the other.
         """
         hparams = self.hparams
-        perturbed = [size - int(hparams.clean_share * size) for size in sizes]
-        if sum(perturbed) < len(y):
-            order = send_to(x.device, torch.cat([_list_first(sizes, perturbed), _list_last(sizes, perturbed)]))
-            x, y, domain = x[order], y[order], domain[order]
-        driving = None
+        counts = [size - int(hparams.clean_share * size) for size in sizes]
+        perturbed = driving = None
+        if sum(counts) < len(y):
+            perturbed = send_to(x.device, _list_first(sizes, counts))
         if hparams.attack_share < 1:
-            some = [math.ceil(hparams.attack_share * size) for size in perturbed]
-            driving = send_to(x.device, _list_first(perturbed, some))
-        return _Group(x, y, domain, sum(perturbed), driving)
+            some = [math.ceil(hparams.attack_share * count) for count in counts]
+            driving = send_to(x.device, _list_first(sizes, some))
+        return _Group(x, y, domain, perturbed, driving)
 
 
 @dataclass(frozen=True)
@@ -350,14 +354,14 @@ class _Group:
     """The samples of one network step.
 
     Args:
-        perturbed: Number of samples that are perturbed; these are the first.
+        perturbed: Indices of those that are perturbed; None: all.
         driving: Indices of those that the perturbation is chosen on; None: all that are perturbed.
     """
 
     x: Tensor
     y: Tensor
     domain: Tensor
-    perturbed: int
+    perturbed: Tensor | None
     driving: Tensor | None
 
 
@@ -365,13 +369,6 @@ def _list_first(sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
     """Return the indices of the first `counts` samples of each of several domains that follow one another."""
     starts = itertools.accumulate(sizes, initial=0)
     return torch.cat([torch.arange(start, start + count) for start, count in zip(starts, counts, strict=False)])
-
-
-def _list_last(sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
-    """Return the indices of all samples but the first `counts` of each domain."""
-    starts = itertools.accumulate(sizes, initial=0)
-    parts = zip(starts, sizes, counts, strict=False)
-    return torch.cat([torch.arange(start + count, start + size) for start, size, count in parts])
 
 
 def _sample_losses(model: Model, y: Tensor, x: Tensor) -> Tensor:

@@ -276,13 +276,16 @@ class Perturbation(nn.Module, ABC):
         return losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self, index: Tensor | None = None) -> Iterator[None]:
         """Context in which the network sees what the last `attack` or call made of its batch.
 
-        It is needed for a `FeaturePrior` only, whose perturbations are not in the images. The first samples of a batch
-        are those of the last attack; any after them stay as they are.
+        It is needed for a `FeaturePrior` only, whose perturbations are not in the images.
+
+        Args:
+            index: Which samples of the network's batch are those of the attack (default: the first ones). The others
+                stay as they are.
         """
-        with self.prior.active():
+        with self.prior.active(index):
             yield
 
     def forward(self, x: Tensor, domain: Tensor | int | None = None) -> Tensor:

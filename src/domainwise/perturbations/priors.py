@@ -50,8 +50,8 @@ class Prior(ABC):
         raise NotImplementedError(f"random points of {self!r} are uniform in the ball")
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """Context in which the network computes what `apply` could not do to the image."""
+    def active(self, index: Tensor | None = None) -> Iterator[None]:
+        """Context in which the network changes what `apply` cannot: these samples of its batch, or the first ones."""
         yield
 
     def __repr__(self) -> str:
@@ -239,13 +239,16 @@ class FeaturePrior(Prior):
         return image
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self, index: Tensor | None = None) -> Iterator[None]:
         if self._points is None:
             raise RuntimeError("perturbation.applied() follows attack() or a call of the perturbation")
         parts = self._points.split(self._counts, dim=2)
         change = dict(zip(self.layers, parts, strict=True))
         # Code that was compiled without the hooks does not call them.
-        with torch.compiler.set_stance("force_eager"), self._hooks(lambda name, out: _restyle(out, change[name], name)):
+        with (
+            torch.compiler.set_stance("force_eager"),
+            self._hooks(lambda name, output: _restyle(output, change[name], index, name)),
+        ):
             yield
 
     @contextmanager
@@ -289,15 +292,19 @@ class FeaturePrior(Prior):
         return f"FeaturePrior({type(self.model).__name__}, {list(self.layers)})"
 
 
-def _restyle(output: Tensor, points: Tensor, name: str) -> Tensor:
-    """Change mean and standard deviation of the channels of a layer's output, for as many samples as have points."""
+def _restyle(output: Tensor, points: Tensor, index: Tensor | None, name: str) -> Tensor:
+    """Change mean and standard deviation of the channels of a layer's output, for the samples that have points.
+
+    Args:
+        index: the samples; None: the first ones.
+    """
     if len(output) < len(points):
         raise ValueError(
             f"layer {name!r} got a batch of {len(output)} samples, but the last attack had {len(points)}; inside "
             "perturbation.applied() the network gets the batch of the attack"
         )
     is_map = _channel_dim(output, name) == 1
-    part = output[: len(points)]
+    part = output[: len(points)] if index is None else output[index]
     dims = tuple(range(2, part.ndim)) if is_map else (1,)
     with torch.autocast(output.device.type, enabled=False):
         features = part.float() if part.dtype in (torch.float16, torch.bfloat16) else part
@@ -311,6 +318,8 @@ def _restyle(output: Tensor, points: Tensor, name: str) -> Tensor:
         )
         changed = features + (features - mean) * (deviation_change / deviation) + mean_change
     changed = changed.to(output.dtype)
+    if index is not None:
+        return output.index_copy(0, index, changed)
     return changed if len(points) == len(output) else torch.cat([changed, output[len(points) :]])
 
 

@@ -402,6 +402,21 @@ class TestFeatures:
         torch.testing.assert_close(both[6:], clean)
         assert not torch.allclose(both[:6], clean)
 
+    def test_samples_of_the_attack_may_be_anywhere_in_the_batch(self) -> None:
+        prior = FeaturePrior(make_network().eval(), ["0"])
+        perturbation = build(prior, "domain")
+        x, index = make_images(), torch.tensor([4, 0, 2])
+        perturbation.attack(x[index], DOMAIN[index], losses_of(prior))
+        with torch.no_grad():
+            clean = prior.model(x)
+            with perturbation.applied():
+                alone = prior.model(x[index])
+            with perturbation.applied(index):
+                outputs = prior.model(x)
+        torch.testing.assert_close(outputs[index], alone)
+        torch.testing.assert_close(outputs[[1, 3, 5]], clean[[1, 3, 5]])
+        assert not torch.allclose(outputs[index], clean[index])
+
     def test_a_compiled_network_is_perturbed(self) -> None:
         network = make_network()
         compiled = torch.compile(network, backend="eager")
