@@ -30,7 +30,9 @@ from domainwise.training.device import keep_freed_memory
 DOMAINS, CLASSES, COUNT, RANK = 3, 7, 20, 10
 Batches = list[tuple[Tensor, Tensor]]
 Step = Callable[[Batches], object]
-WORST = {"prior": "filter", "adversary": "worst_of"}
+FILTER = {"prior": "filter", "clean_share": 0.0}
+WORST = {**FILTER, "adversary": "worst_of"}
+SHARED = {"attack_share": 0.25, "clean_share": 0.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ERM": ("erm", {}),
     "UAT, two passes": ("uat", {}),
@@ -46,13 +48,13 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "LDAT of the paper, two passes": ("ldat", {"rank": RANK, "solver": "factors"}),
     "AT, one step": ("at", {}),
     "AT of rank 10, one step": ("at", {"rank": RANK}),
-    "filter per image, gradient": ("at", {"prior": "filter"}),
+    "filter per image, gradient": ("at", FILTER),
     "filter per image, worst of 3": ("at", WORST),
     "filter per image, worst of 3, half clean": ("at", {**WORST, "clean_share": 0.5}),
-    "filter per image, random": ("at", {"prior": "filter", "adversary": "random"}),
-    "tone per domain, a quarter attacked": ("uat", {"prior": "tone", "attack_share": 0.25}),
-    "spectrum per domain, a quarter attacked": ("uat", {"prior": "spectrum", "attack_share": 0.25}),
-    "features per image, gradient": ("at", {"prior": "features"}),
+    "filter per image, random": ("at", {**FILTER, "adversary": "random"}),
+    "tone per domain, a quarter attacked": ("uat", {**SHARED, "prior": "tone"}),
+    "spectrum per domain, a quarter attacked": ("uat", {**SHARED, "prior": "spectrum"}),
+    "features per image, gradient": ("at", {"prior": "features", "clean_share": 0.0}),
     "RandConv": ("randconv", {}),
     "MixStyle": ("mixstyle", {}),
     "DSU": ("dsu", {}),
