@@ -85,7 +85,8 @@ class AdversarialHparams(Hparams):
     )
     prior: Literal["pixels", "filter", "tone", "spectrum", "features"] = hparam(
         "pixels",
-        help="What may change: pixels, filter, tone, spectrum or features. Sets epsilon and clean_share.",
+        help="What may change: pixels, filter, tone, spectrum or features. Sets the defaults of epsilon and "
+        "clean_share.",
         is_newer=True,
     )
     kernel_size: int = hparam(5, help="Height and width of the kernel with prior=filter, odd.", low=1, is_newer=True)
